@@ -1,0 +1,118 @@
+"""The provider seam: what the turn asks of a model, what it hears back, and how a model fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from stratus.domain.errors import StratusError
+from stratus.domain.values import Message, Usage
+
+ToolEffect = Literal["read", "idempotent", "once"]
+Stop = Literal["end", "tool_use", "length", "refusal", "other"]
+ErrorCode = Literal[
+    "rate_limited",
+    "overloaded",
+    "unavailable",
+    "timeout",
+    "connect",
+    "auth",
+    "not_found",
+    "rejected",
+    "context_overflow",
+    "quota",
+    "bad_response",
+]
+_RETRYABLE = frozenset({"rate_limited", "overloaded", "unavailable", "timeout", "connect", "bad_response"})
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool as the model is told of it. `parameters` is a JSON schema of an object.
+
+    `effect` says what a repeat does: `read` and `idempotent` may run again after a crash, `once` may not.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    effect: ToolEffect = "once"
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """One request. `messages` end with what the model is to answer; `settings` are the provider's own (temperature,
+    max_tokens …).
+    """
+
+    system: str
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """More visible text of the part with index `part` of the message in making."""
+
+    part: int
+    text: str
+
+
+@dataclass(frozen=True)
+class ThinkingDelta:
+    """More of the model's reasoning."""
+
+    part: int
+    text: str
+
+
+@dataclass(frozen=True)
+class ToolCallDelta:
+    """More of a call's arguments: `args` is a fragment of JSON text. Only for showing; the call itself is in the
+    message.
+    """
+
+    part: int
+    name: str
+    args: str
+
+
+@dataclass(frozen=True)
+class ModelDone:
+    """The answer is complete. `message` replays exactly to the model that made it."""
+
+    message: Message
+    usage: Usage
+    stop: Stop
+
+
+ModelEvent = TextDelta | ThinkingDelta | ToolCallDelta | ModelDone
+
+
+class Model(Protocol):
+    """A model that may serve many requests at once."""
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """Send the request; iterate for its events: deltas, then exactly one ModelDone, which is last.
+
+        Leaving the context cancels the provider's request. Makes one attempt and never retries. Entering and iterating
+        raise ModelError.
+        """
+
+
+class ModelError(StratusError):
+    """A request to a model failed. The message is a sentence for the person who waits; the provider's own error is the
+    cause.
+
+    `retryable` follows from `code`: the same request may succeed later. `retry_after` is the provider's own demand in
+    seconds.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = code in _RETRYABLE
+        self.retry_after = retry_after

@@ -1,0 +1,105 @@
+"""Agent files: Markdown, the soul, under YAML front matter that says what the agent runs on (interfaces.md §3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from stratus.domain.agent import AgentDefinition
+from stratus.domain.errors import BadInput
+
+_FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)(?:^|\n)---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|m|h)?")
+_UNIT_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
+_MEND = {
+    "id": "up to 64 lower-case letters, digits, dots, underscores and hyphens, such as `id: blair`",
+    "model": "`demo`, or a provider and a name such as `model: anthropic:claude-sonnet-5-5`",
+    "name": "a text; quote what looks like a number",
+    "tools": "a list of names such as `tools: [current_time, mcp:files/*]`",
+    "approve": "a list of names such as `approve: [mcp:files/write_*]`",
+    "delegates": "a list of agent ids such as `delegates: [researcher]`",
+    "busy": "one of queue, steer, interrupt, reject",
+    "idle_limit": "a duration such as `120s`, `2m` or a number of seconds",
+    "max_steps": "a whole number above 0",
+    "base_url": "an address such as `base_url: http://127.0.0.1:11434/v1`",
+    "api_key_env": "the name of an environment variable, such as `api_key_env: TEAM_OPENAI_API_KEY`",
+    "settings": "a mapping such as `settings: {temperature: 0.2}`",
+    "mcp": "a mapping such as `mcp: {files: {command: [uvx, mcp-server-files, /data]}}`",
+}
+
+
+def parse(text: str, *, source: str) -> AgentDefinition:
+    """Read one agent file. White space around the soul does not count.
+
+    Raises BadInput that names `source`, the field, and what is expected there; a field that is not known is refused by
+    name.
+    """
+    match = _FRONT_MATTER.match(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+    if match is None:
+        raise BadInput(f"{source}: an agent file begins with front matter: a line `---`, its fields, and a line `---`")
+    fields = _fields(match[1], source)
+    if "idle_limit" in fields:
+        fields["idle_limit_seconds"] = _seconds(fields.pop("idle_limit"), source)
+    try:
+        return AgentDefinition.model_validate({**fields, "soul": match.string[match.end() :].strip()})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = str(first["loc"][0]).replace("idle_limit_seconds", "idle_limit")
+        problem = "is missing" if first["type"] == "missing" else "is not acceptable"
+        raise BadInput(f"{source}: `{field}` {problem}: expected {_MEND[field]}") from error
+
+
+def render(definition: AgentDefinition) -> str:
+    """The agent file that `parse` reads as `definition`; fields that have their default are left out."""
+    fields = definition.model_dump(mode="json", exclude_defaults=True, exclude={"v", "soul", "idle_limit_seconds"})
+    if definition.idle_limit_seconds != AgentDefinition.model_fields["idle_limit_seconds"].default:
+        fields["idle_limit"] = f"{definition.idle_limit_seconds:.12g}s"
+    front = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+    return f"---\n{front}---\n{definition.soul}\n"
+
+
+def read_folder(path: Path) -> list[AgentDefinition]:
+    """The agents of all `*.md` files in `path`, by file name; hidden files are an editor's and are passed over.
+
+    Blocks on the disk. Raises BadInput for a bad file, and for an id that two files claim.
+    """
+    found: dict[str, tuple[str, AgentDefinition]] = {}
+    for file in sorted(path.glob("*.md")):
+        if file.name.startswith("."):
+            continue
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{file}: is not UTF-8 text") from error
+        definition = parse(text, source=str(file))
+        if definition.id in found:
+            raise BadInput(f"{file}: `id` {definition.id!r} is taken by {found[definition.id][0]}; give it another")
+        found[definition.id] = (str(file), definition)
+    return [definition for _, definition in found.values()]
+
+
+def _fields(front: str, source: str) -> dict[str, Any]:
+    try:
+        fields = yaml.safe_load(front) or {}
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError is an impossible date
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 2}" if mark is not None else ""  # the front matter starts on the second line
+        raise BadInput(f"{source}{where}: the front matter is not valid YAML; quote special signs") from error
+    if not isinstance(fields, Mapping):
+        raise BadInput(f"{source}: the front matter is not a list of `field: value` lines")
+    unknown = [str(name) for name in fields if name not in _MEND]
+    if unknown:
+        raise BadInput(f"{source}: unknown field `{unknown[0]}`; known are {', '.join(sorted(_MEND))}")
+    return {str(name): value for name, value in fields.items() if value is not None}
+
+
+def _seconds(value: Any, source: str) -> float:
+    match = _DURATION.fullmatch(str(value).strip())
+    if match is None or isinstance(value, bool):
+        raise BadInput(f"{source}: `idle_limit` is not acceptable: expected {_MEND['idle_limit']}")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]

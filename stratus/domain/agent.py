@@ -1,0 +1,38 @@
+"""What an agent is: its model, tools and habits, with its soul in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from stratus.domain.values import Value
+
+BusyPolicy = Literal["queue", "steer", "interrupt", "reject"]
+AGENT_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+
+
+class AgentDefinition(Value):
+    """A parsed agent file. `model` is `provider:name`; `base_url` and `api_key_env` point an OpenAI- or Anthropic-compatible provider elsewhere.
+
+    `idle_limit_seconds` bounds the time without any progress of a turn; `max_steps` the model requests of one turn.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    v: int = 1
+    id: str = Field(pattern=AGENT_ID_PATTERN)
+    model: str = Field(pattern=r"^[a-z-]+:.+|^demo$")
+    name: str = ""
+    soul: str = ""
+    tools: Sequence[str] = ()
+    approve: Sequence[str] = ()
+    delegates: Sequence[str] = ()
+    busy: BusyPolicy = "queue"
+    idle_limit_seconds: float = Field(default=120.0, gt=0)
+    max_steps: int = Field(default=50, gt=0)
+    base_url: str | None = None
+    api_key_env: str | None = None
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+    mcp: Mapping[str, Any] = Field(default_factory=dict)

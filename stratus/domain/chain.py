@@ -1,0 +1,89 @@
+"""Plans the outbox ops of an answer: a chain in which each op is one platform call and waits for the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratus.channel.values import Attachment, Limits, OpKind
+from stratus.domain.split import split
+from stratus.domain.values import FilePart, ReplyTo
+
+NO_ANSWER = "(no answer)"
+
+
+@dataclass(frozen=True)
+class PlannedOp:
+    """An op to enqueue. `depends_on` is the index of the op before it in its chain.
+
+    `payload` has `text` and `markdown`, or `attachment` (a channel Attachment as JSON, with its bytes); `reply_to` is
+    the message that is answered, on a chain's first op only.
+    """
+
+    kind: OpKind
+    payload: Mapping[str, Any]
+    delivery_key: str
+    depends_on: int | None = None
+
+
+def reply_chain(
+    text: str, files: Sequence[FilePart], reply_to: ReplyTo, limits: Limits, *, key: str
+) -> list[PlannedOp]:
+    """The chain of an answer (state-machines.md §7): `send_reply`, a `send_text` per overflow piece, a
+    `send_attachment` per file.
+
+    A text of white space counts as none: then the chain begins with its first file, or, without files, is the one op
+    `(no answer)`, because a person who asked must see that the turn is over. A file above the platform's limit becomes
+    a line that says so. `key` makes the delivery keys (`key:0`, `key:1` …): the same input gives the same chain.
+    """
+    links = list(_links(text, files, limits)) or [_text("send_reply", NO_ANSWER, markdown=False)]
+    return [
+        PlannedOp(
+            kind=kind,
+            payload={**payload, "reply_to": reply_to.message_id if index == 0 else None},
+            delivery_key=f"{key}:{index}",
+            depends_on=index - 1 if index else None,
+        )
+        for index, (kind, payload) in enumerate(links)
+    ]
+
+
+def notice(text: str, reply_to: ReplyTo, key: str) -> PlannedOp:
+    """A short plain-text message about a turn (it failed, it was stopped), in answer to the message that began it."""
+    kind, payload = _text("notify", text, markdown=False)
+    return PlannedOp(kind, {**payload, "reply_to": reply_to.message_id}, key)
+
+
+def _links(text: str, files: Sequence[FilePart], limits: Limits) -> Iterator[tuple[OpKind, dict[str, Any]]]:
+    for index, piece in enumerate(split(text, limits)):
+        yield _text("send_text" if index else "send_reply", piece, markdown=True)
+    for file in files:
+        size = _decoded_size(file.data)
+        if size > limits.attachment_bytes_max:
+            yield _text("send_text", _too_large(file.name, size, limits), markdown=False)
+        else:
+            yield "send_attachment", {"attachment": _attachment(file, size).model_dump(mode="json")}
+
+
+def _text(kind: OpKind, text: str, *, markdown: bool) -> tuple[OpKind, dict[str, Any]]:
+    return kind, {"text": text, "markdown": markdown}
+
+
+def _too_large(name: str, size: int, limits: Limits) -> str:
+    shown = name[:100]
+    return f"[file {shown}: {size} bytes are more than this platform takes ({limits.attachment_bytes_max})]"
+
+
+def _attachment(file: FilePart, size: int) -> Attachment:
+    return Attachment(kind=_attachment_kind(file.mime), name=file.name, mime=file.mime, size=size, data=file.data)
+
+
+def _attachment_kind(mime: str) -> Any:
+    kind = mime.partition("/")[0]
+    return kind if kind in ("image", "audio", "video") else "document"
+
+
+def _decoded_size(data: str) -> int:
+    """Bytes that base64 `data` stands for."""
+    return len(data) * 3 // 4 - data[-2:].count("=")

@@ -1,0 +1,46 @@
+"""Makes a history fit for a model request: every call answered once, right after it, and no answer without a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratus.domain.values import Message, Part, ResultOutcome, ToolCallPart, ToolResultPart
+
+INTERRUPTED = "This call was interrupted; whether it had any effect is not known."
+
+
+def repaired(messages: Sequence[Message]) -> list[Message]:
+    """The same history, with missing answers put in as interrupted and stray ones left out.
+
+    Providers refuse a request in which a call has no answer in the very next message, or an answer has no call, and would refuse every later
+    request of the session too (reliability.md D8).
+    """
+    good: list[Message] = []
+    open_calls: list[ToolCallPart] = []
+    for message in messages:
+        if open_calls:
+            good.append(_answers(open_calls, message))
+            open_calls = []
+            if message.role == "tool":
+                continue
+        if message.role == "tool":
+            continue
+        good.append(message)
+        open_calls = message.calls() if message.role == "assistant" else []
+    if open_calls:
+        good.append(_answers(open_calls, None))
+    return good
+
+
+def _answers(calls: Sequence[ToolCallPart], following: Message | None) -> Message:
+    given: dict[str, Part] = {}
+    if following is not None and following.role == "tool":
+        for part in following.parts:
+            if isinstance(part, ToolResultPart):
+                given.setdefault(part.call_id, part)
+    return Message(role="tool", parts=[given.get(call.call_id) or interrupted(call) for call in calls])
+
+
+def interrupted(call: ToolCallPart) -> ToolResultPart:
+    """The honest answer to a call whose outcome nobody knows."""
+    return ToolResultPart(call_id=call.call_id, name=call.name, content=INTERRUPTED, outcome=ResultOutcome.INTERRUPTED)

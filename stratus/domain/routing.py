@@ -1,0 +1,120 @@
+"""What an incoming event means: who may speak, what is a command, which session it belongs to. Pure; the router carries it out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from stratus.channel.values import Event
+from stratus.domain.values import Value
+
+COMMANDS = ("new", "stop", "status", "whoami", "help")
+
+HELP = """I pass your messages to an agent and bring back its answers.
+
+/new [agent] - start a new conversation
+/stop - stop the answer in the making, and drop what is queued
+/status - what is going on here
+/whoami - who you are to me, and whether I listen
+/help - this text"""
+
+
+class Access(Value):
+    """Who may talk on a channel. The default is nobody."""
+
+    mode: Literal["allowlist", "open"] = "allowlist"
+    allow: Sequence[str] = Field(default_factory=tuple)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Access:
+        """From a channel's configuration."""
+        return cls.model_validate(config.get("access") or {})
+
+    def allows(self, event: Event) -> bool:
+        """By the platform's immutable sender id, never by a name."""
+        return self.mode == "open" or event.sender.id in self.allow
+
+
+@dataclass(frozen=True)
+class Speak:
+    """A message for the agent."""
+
+
+@dataclass(frozen=True)
+class Obey:
+    """A command with its arguments."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """Stored, and nothing follows from it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The sender may not speak here; told at most once an hour."""
+
+    reason: str
+
+
+Meaning = Speak | Obey | Ignore | Refuse
+
+_SILENT = {
+    "edit": "edits do not change what was asked",
+    "callback": "no question with buttons is open",
+    "member": "membership changes need no answer",
+    "migrate": "noted",
+    "other": "this kind of event has no meaning here",
+}
+
+
+def meaning(event: Event, access: Access) -> Meaning:
+    """Judge one event."""
+    if event.sender.is_bot:
+        return Ignore("written by a bot")
+    if event.kind in _SILENT:
+        return Ignore(_SILENT[event.kind])
+    if not event.direct and not event.addressed:
+        return Ignore("not addressed to me")
+    if event.command == "whoami":  # the one answer that everybody may have: it says why the others are refused
+        return Obey("whoami", "")
+    if not access.allows(event):
+        return Refuse("not on this channel's list")
+    if event.command is not None:
+        return Obey(event.command, event.text.strip())
+    if not event.text.strip() and not event.attachments:
+        return Ignore("empty")
+    return Speak()
+
+
+def refusal(event: Event) -> str:
+    """What a stranger is told."""
+    return f"I do not know you yet, so I cannot answer. Whoever runs me can let you in: your id here is {event.sender.id}."
+
+
+def whoami(event: Event, access: Access, agent_id: str) -> str:
+    """Who the sender is to us, and why a message would be ignored."""
+    heard = (
+        f"I listen to you, and {agent_id} answers."
+        if access.allows(event)
+        else "I do not listen to you: you are not on this channel's list."
+    )
+    group = "" if event.direct else " In this group I only read what is addressed to me."
+    return f"You are {event.sender.name or 'nameless'} with the id {event.sender.id}. {heard}{group}"
+
+
+def session_id_for(channel: str, chat: str, thread: str, revision: int) -> str:
+    """The stable id of a chat's session: readable while it is short, a digest of the chat where it is not."""
+    place = f"{chat}/{thread}" if thread else chat
+    if len(place) > 120:
+        place = hashlib.sha256(place.encode()).hexdigest()
+    return f"{channel}:{place}:{revision}"

@@ -1,0 +1,149 @@
+"""Claims as many runs as it has free slots and carries out their turns; holds their leases in the keeper's sight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from stratus.effects import Clock, Failpoints
+from stratus.execution.recorder import Recorder
+from stratus.execution.turn import Abort, Turn, TurnTools
+from stratus.store.database import Database
+from stratus.store.execution import ExecutionLease, Renewal, canceled
+from stratus.store.hints import Hints
+from stratus.store.message import history
+from stratus.store.renewal import local_deadline
+from stratus.store.run import ClaimedRun, claim
+
+log = structlog.get_logger(__name__)
+
+
+class Worker:
+    """`step()` claims; `watch()` ends turns whose lease can no longer be relied on; `check_cancels()` looks after a hint."""
+
+    def __init__(
+        self,
+        db: Database,
+        hints: Hints,
+        tools: TurnTools,
+        recorder: Recorder,
+        *,
+        worker_id: str,
+        slots: int,
+        ttl: float,
+        group: asyncio.TaskGroup,
+        failpoints: Failpoints,
+    ) -> None:
+        self._db = db
+        self._hints = hints
+        self._tools = tools
+        self._recorder = recorder
+        self._worker_id = worker_id
+        self._slots = slots
+        self._ttl = ttl
+        self._group = group
+        self._failpoints = failpoints
+        self._clock = Clock()
+        self._turns: dict[str, Turn] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def busy(self) -> int:
+        """How many turns are in hand."""
+        return len(self._turns)
+
+    async def step(self) -> bool:
+        """Claim for every free slot. True when runs were claimed."""
+        free = self._slots - len(self._turns)
+        if free <= 0:
+            return False
+        deadline = local_deadline(self._clock, self._ttl)
+        claimed = await claim(self._db, self._worker_id, free, self._ttl)
+        if not claimed:
+            return False
+        await self._failpoints.hit("claim.after_commit")
+        turns = await self._with_history(claimed, deadline)
+        self._idle.clear()
+        for turn in turns:
+            self._turns[turn.claimed.lease.session_id] = turn
+            self._group.create_task(self._execute(turn))
+        return True
+
+    async def _with_history(self, claimed: Sequence[ClaimedRun], deadline: float) -> list[Turn]:
+        sessions = [one.lease.session_id for one in claimed]
+        told = await self._db.read(lambda c: history(c, sessions))
+        return [
+            Turn(one, told.get(one.lease.session_id, []), self._tools, self._recorder.mark, deadline) for one in claimed
+        ]
+
+    async def _execute(self, turn: Turn) -> None:
+        lease = turn.claimed.lease
+        try:
+            if await turn.execute():
+                self._hints.send("session", lease.session_id)
+                self._hints.send("runs")
+                if turn.claimed.reply_to is not None:
+                    self._hints.send("outbox", str(turn.claimed.reply_to.channel_id))
+            else:
+                log.warning("turn.lease_lost", run=str(turn.claimed.run), session=lease.session_id, token=lease.token)
+        except Exception:
+            log.exception("turn.broken", run=str(turn.claimed.run), session=lease.session_id)
+        finally:
+            if self._turns.get(lease.session_id) is turn:
+                del self._turns[lease.session_id]
+            if not self._turns:
+                self._idle.set()
+
+    def leases(self) -> list[ExecutionLease]:
+        """What to renew; safe to call from another thread."""
+        return [turn.claimed.lease for turn in list(self._turns.values())]
+
+    def renewed(self, renewals: Sequence[Renewal], deadline: float) -> None:
+        """The keeper's answer: leases that go on until `deadline`, are lost, or are asked to end."""
+        for renewal in renewals:
+            turn = self._turns.get(renewal.session_id)
+            if turn is None or turn.claimed.lease.token != renewal.token:
+                continue
+            if renewal.renewed:
+                turn.deadline = deadline
+            if renewal.lost:
+                turn.abort(Abort.LOST)
+            elif renewal.cancel:
+                turn.abort(Abort.CANCELED)
+
+    def lost(self, session_id: str) -> None:
+        """A fenced write of this session was refused."""
+        turn = self._turns.get(session_id)
+        if turn is not None:
+            turn.abort(Abort.LOST)
+
+    async def watch(self) -> bool:
+        """Stop turns whose lease was not renewed in time: their side effects must end before another replica begins."""
+        now = self._clock.monotonic()
+        for turn in list(self._turns.values()):
+            if turn.deadline <= now:
+                turn.abort(Abort.LOST)
+        return False
+
+    async def check_cancels(self) -> bool:
+        """After a hint: look which of ours are asked to end."""
+        turns = list(self._turns.values())
+        if turns:
+            asked = await canceled(self._db, [turn.claimed.lease.holder for turn in turns])
+            for turn in turns:
+                if turn.claimed.lease.session_id in asked:
+                    turn.abort(Abort.CANCELED)
+        return False
+
+    async def drain(self, seconds: float) -> None:
+        """Let turns end by themselves for `seconds`, then give back those that have not."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            for turn in list(self._turns.values()):
+                turn.abort(Abort.YIELDED)
+            await self._idle.wait()

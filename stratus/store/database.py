@@ -1,0 +1,283 @@
+"""Pools, transactions, and the only place that decides what happened to a COMMIT whose answer was lost.
+
+`transact` is the house's one way to write (`commit_or_resolve`): no other module opens a transaction or catches a connection error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import asyncpg
+import structlog
+
+from stratus.domain.errors import DatabaseAway
+from stratus.effects import Chance, Clock
+from stratus.store.faults import Fault, classify, translate
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
+T = TypeVar("T")
+Work: TypeAlias = Callable[[Connection], Awaitable[T]]
+
+ACQUIRE_SECONDS = 2.0
+RESOLVE_SECONDS = 20.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Resolved(Generic[T]):
+    """The doubtful transaction did commit; `value` is what its work would have returned."""
+
+    value: T
+
+
+Resolve: TypeAlias = Callable[[Connection], Awaitable[Resolved[T] | None]]
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Session limits in seconds. The server's come before the client's, so that the server gives the verdict; all lie below the lease TTL."""
+
+    statement: float = 5.0
+    idle_in_transaction: float = 5.0
+    lock: float = 2.0
+
+    @classmethod
+    def below(cls, lease_ttl: float) -> Timeouts:
+        """Limits that let a takeover happen within one TTL (reliability.md B.0: idle in transaction < TTL / 3)."""
+        return cls(
+            statement=min(5.0, lease_ttl),
+            idle_in_transaction=min(5.0, 0.3 * lease_ttl),
+            lock=min(2.0, 0.3 * lease_ttl),
+        )
+
+    def server_settings(self, application_name: str) -> dict[str, str]:
+        """The session's settings, as PostgreSQL spells them."""
+        return {
+            "application_name": application_name,
+            "TimeZone": "UTC",
+            "default_transaction_isolation": "read committed",
+            "synchronous_commit": "on",
+            "statement_timeout": f"{self.statement * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{self.idle_in_transaction * 1000:.0f}",
+            "lock_timeout": f"{self.lock * 1000:.0f}",
+            "tcp_keepalives_idle": "5",
+            "tcp_keepalives_interval": "2",
+            "tcp_keepalives_count": "3",
+            "tcp_user_timeout": "10000",
+        }
+
+
+async def connect(dsn: str, timeouts: Timeouts, application_name: str) -> asyncpg.Connection[asyncpg.Record]:
+    """One connection outside of the pools, with the house's settings. Raises DatabaseAway."""
+    try:
+        return await asyncpg.connect(
+            dsn,
+            timeout=timeouts.statement,
+            command_timeout=timeouts.statement + 1.0,
+            server_settings=timeouts.server_settings(application_name),
+        )
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise translate(error) from error
+
+
+class Database:
+    """Two small pools on one server: `ingress` answers platforms and people even while the workers' one is exhausted."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        timeouts: Timeouts | None = None,
+        application_name: str = "stratus",
+        main_size: int = 10,
+        ingress_size: int = 4,
+    ) -> None:
+        self.dsn = dsn
+        self.timeouts = timeouts or Timeouts()
+        self.application_name = application_name
+        self._sizes = {"main": main_size, "ingress": ingress_size}
+        self._pools: dict[str, asyncpg.Pool[asyncpg.Record]] = {}
+        self._clock = Clock()
+        self._chance = Chance()
+
+    async def open(self) -> None:
+        """Connect. Raises DatabaseAway when the server cannot be reached."""
+        try:
+            for name, size in self._sizes.items():
+                self._pools[name] = await asyncpg.create_pool(
+                    self.dsn,
+                    min_size=1,
+                    max_size=size,
+                    timeout=self.timeouts.statement,
+                    command_timeout=self.timeouts.statement + 1.0,
+                    max_inactive_connection_lifetime=120.0,
+                    server_settings=self.timeouts.server_settings(f"{self.application_name}/{name}"),
+                    reset=_keep,
+                )
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise translate(error) from error
+
+    async def close(self) -> None:
+        """Close what is idle, cut what is not: leases expire by themselves."""
+        for pool in self._pools.values():
+            try:
+                async with asyncio.timeout(2.0):
+                    await pool.close()
+            except TimeoutError:
+                pool.terminate()
+        self._pools.clear()
+
+    async def read(self, work: Work[T], *, pool: str = "main") -> T:
+        """Run reads, each statement on its own. Raises DatabaseAway, or what `work` raises."""
+        connection = await self._acquire(pool)
+        try:
+            return await self._guarded(connection, work)
+        finally:
+            await self._release(pool, connection)
+
+    async def transact(
+        self,
+        work: Work[T],
+        *,
+        resolve: Resolve[T] | None = None,
+        idempotent: bool = False,
+        autocommit: bool = False,
+        pool: str = "main",
+    ) -> T:
+        """Run `work` in one transaction, and know what became of it (`commit_or_resolve`).
+
+        When the answer to COMMIT is lost: `resolve` locks a row that the doubtful transaction wrote, waits so for its end, and reads its
+        marker; it returns None when nothing was committed, and `work` runs again. `idempotent` work simply runs again: its own locks and unique
+        keys wait for the doubtful one. With neither, DatabaseAway is raised and the caller must treat the outcome as unknown.
+
+        `autocommit` is for a `work` of one single statement: it saves two round trips, and any lost answer is then in doubt.
+        """
+        until = self._clock.monotonic() + RESOLVE_SECONDS
+        while True:
+            doubt = await self._attempt(work, autocommit=autocommit, pool=pool)
+            if not isinstance(doubt, _Doubt):
+                return doubt
+            log.warning("commit.in_doubt", pool=pool, error=type(doubt.error).__name__)
+            if resolve is not None:
+                found = await self._resolve(resolve, until, pool)
+                if found is not None:
+                    return found.value
+            elif not idempotent:
+                raise translate(doubt.error) from doubt.error
+            if self._clock.monotonic() > until:
+                raise DatabaseAway("the database did not answer in time") from doubt.error
+            await self._clock.sleep(self._chance.spread(0.2, 0.5))
+
+    async def _attempt(self, work: Work[T], *, autocommit: bool, pool: str) -> T | _Doubt:
+        connection = await self._acquire(pool)
+        try:
+            if autocommit:
+                return await _statement(connection, work)
+            transaction = connection.transaction()
+            value = await self._guarded(connection, lambda c: _begin_and_work(transaction, work, c))
+            return await _finish(_commit(connection, transaction, value))
+        finally:
+            await self._release(pool, connection)
+
+    async def _guarded(self, connection: Connection, work: Work[T]) -> T:
+        try:
+            return await work(connection)
+        except asyncio.CancelledError:
+            connection.terminate()  # cancelling a query needs a second connection; ending this one is certain
+            raise
+        except Exception as error:
+            if classify(error) is Fault.LOST:
+                connection.terminate()
+            translated = translate(error)
+            if translated is error:
+                raise
+            raise translated from error
+
+    async def _resolve(self, resolve: Resolve[T], until: float, pool: str) -> Resolved[T] | None:
+        while True:
+            try:
+                return await self._resolve_once(resolve, pool)
+            except DatabaseAway:
+                if self._clock.monotonic() > until:
+                    raise
+                await self._clock.sleep(self._chance.spread(0.2, 0.5))
+
+    async def _resolve_once(self, resolve: Resolve[T], pool: str) -> Resolved[T] | None:
+        connection = await self._acquire(pool)
+        try:
+            transaction = connection.transaction()
+            found = await self._guarded(connection, lambda c: _begin_and_work(transaction, resolve, c))
+            await self._guarded(connection, lambda _: transaction.rollback())
+            return found
+        finally:
+            await self._release(pool, connection)
+
+    async def _acquire(self, pool: str) -> asyncpg.pool.PoolConnectionProxy[asyncpg.Record]:
+        if pool not in self._pools:
+            raise DatabaseAway("the database is not open")
+        try:
+            return await self._pools[pool].acquire(timeout=ACQUIRE_SECONDS)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise translate(error) from error
+
+    async def _release(self, pool: str, connection: Any) -> None:
+        owner = self._pools.get(pool)
+        if owner is not None:
+            await asyncio.shield(owner.release(connection, timeout=2.0))
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    error: BaseException
+
+
+async def _keep(_connection: Any) -> None:
+    """No reset on release: nothing of ours leaves session state, and the round trip halves the throughput."""
+
+
+async def _begin_and_work(transaction: Any, work: Work[T], connection: Connection) -> T:
+    await transaction.start()
+    try:
+        return await work(connection)
+    except Exception as error:
+        if classify(error) is not Fault.LOST and not connection.is_closed():
+            await transaction.rollback()
+        raise
+
+
+async def _commit(connection: Any, transaction: Any, value: T) -> T | _Doubt:
+    try:
+        await transaction.commit()
+    except Exception as error:
+        connection.terminate()
+        if classify(error) is Fault.LOST:
+            return _Doubt(error)
+        raise translate(error) from error
+    return value
+
+
+async def _statement(connection: Connection, work: Work[T]) -> T | _Doubt:
+    try:
+        return await work(connection)
+    except asyncio.CancelledError:
+        connection.terminate()
+        raise
+    except Exception as error:
+        if classify(error) is Fault.LOST:
+            connection.terminate()
+            return _Doubt(error)
+        raise translate(error) from error
+
+
+async def _finish(commit: Coroutine[Any, Any, T]) -> T:
+    """A cancelled caller must not leave a COMMIT half sent: finish it, then let the cancellation through."""
+    task = asyncio.ensure_future(commit)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -1,0 +1,227 @@
+"""The inbox: batched intake with dedup and cursor, batches for the router, and what became of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from stratus.channel.values import Event
+from stratus.domain.errors import LeaseLost
+from stratus.domain.inbox import INBOX, MAX_ROUTE_ATTEMPTS, ROUTE_WINDOW_SECONDS, InboxEvent, InboxState
+from stratus.store.database import Connection, Database
+
+# A namespace for the routers' advisory transaction locks, beside which the channel's id is the key.
+ROUTE_LOCK = 7305
+
+_INTAKE = """
+INSERT INTO channel_inbox
+       (channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, account_key, state)
+SELECT c.id, e.event_key, e.kind, e.version, e.chat_key, e.thread_key, e.sender, e.payload, c.account_key, $9
+  FROM unnest($1::bigint[], $2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[], $8::jsonb[])
+       WITH ORDINALITY AS e(channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, ordinal)
+  JOIN channel c ON c.id = e.channel_id AND c.deleted_at IS NULL
+ ORDER BY e.ordinal
+    ON CONFLICT (channel_id, event_key) DO NOTHING
+RETURNING id, channel_id
+"""
+
+_ADVANCE = """
+UPDATE channel SET cursor = $4::jsonb
+ WHERE id = $1 AND runtime_token = $2 AND runtime_holder = $3 AND lease_until > clock_timestamp()
+RETURNING id
+"""
+
+_CHANNELS = """
+SELECT c.id FROM channel c
+ WHERE EXISTS (SELECT 1 FROM channel_inbox i WHERE i.channel_id = c.id AND i.state = 'ready' AND i.not_before <= stratus_now())
+ ORDER BY c.id
+"""
+
+_FACTS = "SELECT id, public_id, platform, agent_id, config FROM channel WHERE id = $1 AND deleted_at IS NULL"
+
+_LOCK = "SELECT pg_try_advisory_xact_lock($1, $2::int)"
+
+_BATCH = """
+WITH held AS MATERIALIZED (
+    SELECT chat_key, thread_key, min(id) AS id FROM channel_inbox
+     WHERE channel_id = $1 AND (state = 'received' OR (state = 'ready' AND attempts > 0))
+       AND (state = 'received' OR not_before > stratus_now())
+     GROUP BY chat_key, thread_key
+)
+SELECT i.id, i.payload, i.account_key, i.received_at
+  FROM channel_inbox i
+ WHERE i.channel_id = $1 AND i.state = 'ready' AND i.not_before <= stratus_now()
+   AND NOT EXISTS (SELECT 1 FROM held h WHERE h.chat_key = i.chat_key AND h.thread_key = i.thread_key AND h.id < i.id)
+ ORDER BY i.id
+ LIMIT $2
+"""
+
+_SETTLE = """
+UPDATE channel_inbox i
+   SET state = s.state, routed_at = clock_timestamp(), run_id = s.run_id, outcome = s.outcome
+  FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::jsonb[]) AS s(id, state, run_id, outcome)
+ WHERE i.id = s.id AND i.state = ANY($5)
+"""
+
+_BACK_OFF = """
+UPDATE channel_inbox
+   SET attempts = attempts + 1,
+       not_before = clock_timestamp() + make_interval(secs => least(60, power(2, attempts))),
+       state = CASE WHEN gone THEN 'dead' ELSE state END,
+       routed_at = CASE WHEN gone THEN clock_timestamp() END,
+       outcome = jsonb_build_object('code', 'route_failed', 'error', $2::text)
+  FROM (SELECT id AS key, attempts + 1 >= $3 OR received_at < clock_timestamp() - make_interval(secs => $4) AS gone
+          FROM channel_inbox WHERE id = $1 AND state = 'ready') AS verdict
+ WHERE id = verdict.key
+RETURNING state
+"""
+
+
+@dataclass(frozen=True)
+class ChannelLease:
+    """Proof of owning a channel's runtime: compared for equality in every write."""
+
+    channel_id: int
+    token: int
+    holder: UUID
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An event for a channel, to be stored."""
+
+    channel_id: int
+    event: Event
+
+
+@dataclass(frozen=True)
+class ReadyEvent:
+    """A stored event that waits for the router; `account_key` is the bot that received it."""
+
+    id: int
+    event: Event
+    account_key: str | None
+    received_at: datetime
+
+
+@dataclass(frozen=True)
+class ChannelFacts:
+    """What routing needs of a channel."""
+
+    id: int
+    public_id: UUID
+    platform: str
+    agent_id: str
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What became of an inbox row."""
+
+    inbox_id: int
+    state: InboxState
+    run_id: int | None
+    outcome: Mapping[str, Any]
+
+
+async def intake(
+    db: Database,
+    arrivals: Sequence[Arrival],
+    *,
+    lease: ChannelLease | None = None,
+    cursor: Mapping[str, Any] | None = None,
+) -> int:
+    """Store events, and with them the cursor that covers them. Returns how many were new.
+
+    A repeat is a no-op by the unique key, so a lost commit answer is answered by doing it again. Raises LeaseLost when `cursor` comes
+    from a replica that no longer owns the channel: nothing is stored then, the new owner reads it again.
+    """
+
+    async def work(connection: Connection) -> int:
+        new = await _insert(connection, arrivals) if arrivals else 0
+        if lease is not None and cursor is not None:
+            moved = await connection.fetchval(
+                _ADVANCE, lease.channel_id, lease.token, lease.holder, orjson.dumps(cursor).decode()
+            )
+            if moved is None:
+                raise LeaseLost(f"channel {lease.channel_id} is another's")
+        return new
+
+    return await db.transact(work, idempotent=True, pool="ingress")
+
+
+async def _insert(connection: Connection, arrivals: Sequence[Arrival]) -> int:
+    events = [arrival.event for arrival in arrivals]
+    rows = await connection.fetch(
+        _INTAKE,
+        [arrival.channel_id for arrival in arrivals],
+        [event.key for event in events],
+        [event.kind for event in events],
+        [event.version for event in events],
+        [event.chat for event in events],
+        [event.thread for event in events],
+        [event.sender.model_dump_json() for event in events],
+        [event.model_dump_json() for event in events],
+        str(InboxState.READY),
+    )
+    return len(rows)
+
+
+async def channels_with_work(db: Database) -> list[int]:
+    """Channels that have events due for the router."""
+    return [row["id"] for row in await db.read(lambda c: c.fetch(_CHANNELS))]
+
+
+async def take_batch(connection: Connection, channel_id: int, limit: int) -> list[ReadyEvent] | None:
+    """Up to `limit` due events in order, for the one router that holds the channel's lock in this transaction; None when another does."""
+    if not await connection.fetchval(_LOCK, ROUTE_LOCK, channel_id):
+        return None
+    return [
+        ReadyEvent(
+            id=row["id"],
+            event=Event.model_validate_json(row["payload"]),
+            account_key=row["account_key"],
+            received_at=row["received_at"],
+        )
+        for row in await connection.fetch(_BATCH, channel_id, limit)
+    ]
+
+
+async def facts(connection: Connection, channel_id: int) -> ChannelFacts | None:
+    """The channel as it is configured now; None once it is deleted."""
+    row = await connection.fetchrow(_FACTS, channel_id)
+    if row is None:
+        return None
+    return ChannelFacts(row["id"], row["public_id"], row["platform"], row["agent_id"], orjson.loads(row["config"]))
+
+
+async def settle(connection: Connection, settled: Sequence[Settled]) -> None:
+    """Move rows to their terminal states, in the transaction that made their runs."""
+    if not settled:
+        return
+    await connection.execute(
+        _SETTLE,
+        [one.inbox_id for one in settled],
+        [str(one.state) for one in settled],
+        [one.run_id for one in settled],
+        [orjson.dumps(one.outcome).decode() for one in settled],
+        list(INBOX.sources(InboxEvent.ROUTE)),
+    )
+
+
+async def back_off(db: Database, inbox_id: int, error: str) -> InboxState | None:
+    """Put a row that made the router raise aside for 1, 2, 4 … seconds, or bury it after the last try. Returns its state now."""
+
+    async def work(connection: Connection) -> InboxState | None:
+        state = await connection.fetchval(
+            _BACK_OFF, inbox_id, error[:500], MAX_ROUTE_ATTEMPTS, float(ROUTE_WINDOW_SECONDS)
+        )
+        return None if state is None else InboxState(state)
+
+    return await db.transact(work)

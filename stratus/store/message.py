@@ -1,0 +1,95 @@
+"""Reads a session's messages: whole histories for turns, and pages of the transcript for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from stratus.domain.event import Cursor
+from stratus.domain.values import PARTS, Message, Part
+from stratus.store.database import Connection, Database
+
+_HISTORY = """
+SELECT session_id, role, parts FROM message WHERE session_id = ANY($1) ORDER BY session_id, position
+"""
+
+# One statement, so that the cursor continues exactly these messages. An open run is told from its first event.
+_PAGE = """
+SELECT s.owner_id, s.message_seq, o.public_id AS open_run, o.state AS open_state,
+       coalesce(o.public_id, last.public_id) AS cursor_run,
+       CASE WHEN o.public_id IS NULL THEN s.event_seq ELSE coalesce(o.seq, 1) - 1 END AS cursor_seq,
+       m.position, m.role, m.parts, m.created_at, m.run
+  FROM session s
+  LEFT JOIN LATERAL (
+       SELECT r.public_id, r.state,
+              (SELECT e.seq FROM session_event e WHERE e.run_id = r.id AND e.run_seq = 1) AS seq
+         FROM agent_run r WHERE r.session_id = s.id AND r.state IN ('queued', 'running', 'waiting')
+        ORDER BY array_position(ARRAY['running', 'waiting', 'queued'], r.state), r.turn LIMIT 1) o ON true
+  LEFT JOIN LATERAL (
+       SELECT r.public_id FROM agent_run r WHERE r.session_id = s.id ORDER BY r.turn DESC LIMIT 1) last ON true
+  LEFT JOIN LATERAL (
+       SELECT h.position, h.role, h.parts, h.created_at, r.public_id AS run
+         FROM message h JOIN agent_run r ON r.id = h.run_id
+        WHERE h.session_id = s.id AND ($2::bigint IS NULL OR h.position < $2)
+        ORDER BY h.position DESC LIMIT $3) m ON true
+ WHERE s.id = $1
+ ORDER BY m.position
+"""
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message in its place."""
+
+    position: int
+    run: UUID
+    role: str
+    parts: Sequence[Part]
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class TranscriptPage:
+    """Messages in order, and where they continue.
+
+    `cursor` names the event after which nothing is missed: of an open run its start, so that its own messages come again as events; None
+    while the session has no run. `before` asks for the page before this one, None at the beginning.
+    """
+
+    owner_id: int | None
+    messages: Sequence[StoredMessage]
+    before: int | None
+    cursor: Cursor | None
+    open_run: UUID | None
+    open_state: str | None
+
+
+async def history(connection: Connection, session_ids: Sequence[str]) -> dict[str, list[Message]]:
+    """All messages of the sessions, in order; a session without any has an empty list."""
+    found: dict[str, list[Message]] = {session_id: [] for session_id in session_ids}
+    for row in await connection.fetch(_HISTORY, list(session_ids)):
+        found[row["session_id"]].append(Message(role=row["role"], parts=PARTS.validate_json(row["parts"])))
+    return found
+
+
+async def page(db: Database, session_id: str, before: int | None, limit: int) -> TranscriptPage | None:
+    """The newest `limit` messages, or those before position `before`. None when there is no such session."""
+    rows = await db.read(lambda c: c.fetch(_PAGE, session_id, before, limit))
+    if not rows:
+        return None
+    messages = [
+        StoredMessage(row["position"], row["run"], row["role"], PARTS.validate_json(row["parts"]), row["created_at"])
+        for row in rows
+        if row["position"] is not None
+    ]
+    head = rows[0]
+    return TranscriptPage(
+        owner_id=head["owner_id"],
+        messages=messages,
+        before=messages[0].position if messages and messages[0].position > 1 else None,
+        cursor=None if head["cursor_run"] is None else Cursor(head["cursor_run"], head["cursor_seq"]),
+        open_run=head["open_run"],
+        open_state=head["open_state"],
+    )

@@ -1,0 +1,69 @@
+"""Conversion at the provider seam: what the wires' tests do not reach."""
+
+from __future__ import annotations
+
+from pydantic_ai.messages import CompactionPart, ModelResponse
+from pydantic_ai.messages import TextPart as ApiTextPart
+from pydantic_ai.usage import RequestUsage
+
+from stratus.agents.convert import from_provider, stop_of, to_provider, usage_of
+from stratus.domain.values import FilePart, Message, TextPart, ToolCallPart, Usage
+
+
+def test_a_part_that_the_domain_does_not_know_is_kept_whole() -> None:
+    response = ModelResponse(
+        parts=[
+            CompactionPart(content="summary", provider_name="anthropic", provider_details={"signature": "s"}),
+            ApiTextPart("hello"),
+        ],
+        provider_name="anthropic",
+    )
+    stored = Message.model_validate_json(from_provider(response).model_dump_json())
+    [replayed] = to_provider("", [stored])
+    assert list(replayed.parts) == list(response.parts)
+    assert stored.text() == "hello"
+
+
+def test_a_part_from_a_later_version_is_passed_over() -> None:
+    parts = [{"kind": "hologram", "data": 1}, {"kind": "text", "text": "hello"}]
+    for role in ("assistant", "user"):
+        [replayed] = to_provider("", [Message.model_validate({"role": role, "parts": parts})])
+        assert len(replayed.parts) == 1
+
+
+def test_a_file_that_an_assistant_sent_is_not_sent_back() -> None:
+    message = Message(
+        role="assistant", parts=[TextPart(text="here"), FilePart(name="a", mime="image/png", data="AA==")]
+    )
+    [replayed] = to_provider("", [message])
+    assert list(replayed.parts) == [ApiTextPart("here")]
+
+
+def test_the_soul_goes_with_the_last_request() -> None:
+    user = Message(role="user", parts=[TextPart(text="hi")])
+    first, _, last = to_provider("soul", [user, Message(role="assistant", parts=[TextPart(text="yes")]), user])
+    assert (getattr(first, "instructions", None), getattr(last, "instructions", None)) == (None, "soul")
+
+
+def test_a_long_text_file_is_cut_visibly() -> None:
+    file = FilePart(name="log.txt", mime="text/plain", data="QUFB" * 100_000)
+    [request] = to_provider("", [Message(role="user", parts=[file])])
+    content = str(getattr(request.parts[0], "content", ""))
+    assert content.startswith("[file log.txt]\nAAAA")
+    assert content.endswith("\n[cut: 300000 characters, the first 100000 are shown]")
+
+
+def test_unreported_tokens_are_not_zero() -> None:
+    assert usage_of(ModelResponse(parts=[])) == Usage(requests=1)
+    reported = ModelResponse(parts=[], usage=RequestUsage(input_tokens=3, output_tokens=0))
+    assert usage_of(reported) == Usage(input_tokens=3, output_tokens=0, requests=1)
+
+
+def test_a_call_is_a_call_whatever_the_server_says() -> None:
+    calls = Message(role="assistant", parts=[ToolCallPart(call_id="c", name="n")])
+    assert stop_of(ModelResponse(parts=[], finish_reason="stop"), calls) == "tool_use"
+    assert stop_of(ModelResponse(parts=[], finish_reason="length"), calls) == "length"
+    silent = Message(role="assistant", parts=[])
+    assert stop_of(ModelResponse(parts=[], finish_reason="stop"), silent) == "end"
+    assert stop_of(ModelResponse(parts=[], finish_reason="content_filter"), silent) == "refusal"
+    assert stop_of(ModelResponse(parts=[], finish_reason="error"), silent) == "other"
