@@ -35,7 +35,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)?")
 _UNIT_SECONDS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-_ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # only compared with
+_ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104  # only compared with
 # What Kubernetes adds to every pod beside a Service named stratus: https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
 _SERVICE_LINK = re.compile(r"STRATUS_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
@@ -84,7 +84,12 @@ def _folder(value: object) -> Path:
 
 def _address(value: object) -> str:
     host, _, port = str(value).strip().rpartition(":")
-    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535 or (":" in host and not host.startswith("[")):
+    if (
+        not host
+        or not re.fullmatch(r"[0-9]{1,5}", port)
+        or int(port) > 65535
+        or (":" in host and not host.startswith("["))
+    ):
         raise ValueError("must be HOST:PORT such as 127.0.0.1:8321 or [::1]:8321")
     return f"{host}:{int(port)}"
 

@@ -310,7 +310,10 @@ def _same(given: str, known: str) -> bool:
 
 
 def _quiet() -> None:
-    """httpx logs each URL at INFO, httpcore and the library at DEBUG: Telegram's URLs hold the token."""
-    for name in ("httpx", "httpcore", "telegram"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    """httpx logs each URL at INFO and httpcore at DEBUG: Telegram's URLs hold the token.
+
+    The library logs an answer that it cannot read at ERROR, with the people's messages in it, and raises it anyway.
+    """
+    for name, level in (("httpx", logging.WARNING), ("httpcore", logging.WARNING), ("telegram", logging.CRITICAL)):
+        logging.getLogger(name).setLevel(level)
     os.environ.setdefault("PTB_TIMEDELTA", "1")  # else the library warns at each flood wait

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic_core import to_json
 
@@ -29,9 +29,10 @@ from stratus.agents.model import (
 
 if TYPE_CHECKING:
     import httpx2
-    from pydantic_ai.messages import ModelResponseStreamEvent
+    from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent
     from pydantic_ai.models import Model as ProviderApi
     from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+    from pydantic_ai.profiles import ModelProfile
 
 WireName = Literal["anthropic", "openai-chat", "openai-responses"]
 _MODULES: dict[WireName, str] = {
@@ -124,7 +125,6 @@ class ProviderModel:
         client: dict[str, Any] = {
             "api_key": made.api_key,
             "base_url": made.base_url,
-            "max_retries": 0,  # retries have one owner, the turn
             "http_client": self._connections.client(),
         }
         if made.wire == "anthropic":
@@ -139,13 +139,15 @@ class ProviderModel:
 
         provider = OpenAIProvider(openai_client=AsyncOpenAI(**client))
         if made.wire == "openai-chat":
-            return OpenAIChatModel(made.name, provider=provider)
+            # Without this a stream that breaks off in good order is taken for a whole answer.
+            strict = {"openai_chat_streaming_requires_finish_reason": True}
+            return OpenAIChatModel(made.name, provider=provider, profile=cast("ModelProfile", strict))
         return OpenAIResponsesModel(made.name, provider=provider)
 
     def _settings(self, request: ModelRequest) -> Any:
         # Without the provider's copy (`openai_store`) a conversation replays from our own, however old it is.
         ours = {"openai_store": False} if self._resolved.wire == "openai-responses" else {}
-        return {**ours, **request.settings, "max_retries": 0}
+        return {**ours, **request.settings, "max_retries": 0}  # retries have one owner, the turn
 
     async def _events(self, response: StreamedResponse) -> AsyncGenerator[ModelEvent, None]:
         names: dict[int, str] = {}
@@ -155,10 +157,15 @@ class ProviderModel:
                     if (shown := _shown_event(event, names)) is not None:
                         yield shown
             made = response.get()
-            if made.finish_reason is None or made.state != "complete":
-                raise failure("connect", self._shown)  # the stream ended in good order but before its end
+            if made.state != "complete" or not _ended(made):
+                raise failure("bad_response", self._shown)  # the stream ended in good order but before its end
             message = from_provider(made)
         yield ModelDone(message, usage_of(made), stop_of(made, message))
+
+
+def _ended(response: ModelResponse) -> bool:
+    """Whether the provider gave a reason for stopping; one that pydantic-ai does not know is in the details."""
+    return response.finish_reason is not None or bool((response.provider_details or {}).get("finish_reason"))
 
 
 def _parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:

@@ -8,60 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from enum import StrEnum
-from typing import Protocol
 
 import pytest
 
+from stratus.channel.driver import RETRY_AFTER_SECONDS, Driver, Fault
 from stratus.channel.errors import AccountStopped, SendError, SendFailure
 from stratus.channel.protocol import Adapter, CanEdit, Cursor
 from stratus.channel.text import length
 from stratus.channel.values import Event, Op, RawRequest
 
 PATIENCE_SECONDS = 10
-RETRY_AFTER_SECONDS = 7
-
-
-class Fault(StrEnum):
-    """What the next send meets at the platform."""
-
-    REFUSED = "refused"  # not sent, and never will be
-    RATE_LIMITED = "rate_limited"  # not sent; again in RETRY_AFTER_SECONDS
-    UNAUTHORIZED = "unauthorized"  # not sent: the credentials are refused
-    UNFORMATTED = "unformatted"  # not sent: the formatting is refused, plain text is not
-    SERVER_ERROR = "server_error"  # sent, and answered with a server's error
-    LOST = "lost"  # sent, and the connection reset before the answer
-    SILENCE = "silence"  # sent, and never answered
-
-
-class Driver(Protocol):
-    """The platform's side, as the suite needs it: a fake server and ways to order it about."""
-
-    chat: str
-
-    async def inject(self, text: str) -> None:
-        """A person writes `text` to the bot in `chat`."""
-
-    async def redeliver(self) -> None:
-        """The platform hands out again, to whoever polls next, everything that it has handed out."""
-
-    async def acknowledged(self) -> int:
-        """How many of the injected events the platform believes to be taken."""
-
-    async def arm(self, fault: Fault) -> None:
-        """The next send meets `fault`; the one after it does not."""
-
-    async def sent(self) -> Sequence[str]:
-        """The texts that the platform took, in order."""
-
-    async def send_calls(self) -> int:
-        """How many calls to send something have reached the platform, refused ones included."""
-
-    async def revoke(self) -> None:
-        """From now on the platform refuses the bot's credentials."""
-
-    async def pushed(self, text: str) -> RawRequest | None:
-        """The webhook request in which the platform would bring the next injected event; None: it has no webhooks."""
 
 
 class Delivered:
@@ -211,9 +167,14 @@ class AdapterSuite:
 
     async def test_receive_stops_when_the_credentials_are_refused(self, adapter: Adapter, driver: Driver) -> None:
         await driver.revoke()
-        with pytest.raises(AccountStopped):
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await adapter.receive(None, Delivered())
+        await _stopped(adapter, Delivered())
+
+    async def test_credentials_refused_later_stop_a_running_receive(self, adapter: Adapter, driver: Driver) -> None:
+        delivered = Delivered()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_stopped(adapter, delivered))
+            await delivered.until(lambda: delivered.batches >= 1)
+            await driver.revoke()
 
     async def test_an_unreachable_platform_ends_receive_with_an_error(self, stranded: Adapter) -> None:
         with pytest.raises(Exception) as caught:  # noqa: B017, PT011 - any error that is no verdict on the account
@@ -378,6 +339,12 @@ class AdapterSuite:
         await adapter.account()
         await adapter.close()
         await adapter.close()
+
+
+async def _stopped(adapter: Adapter, delivered: Delivered) -> None:
+    with pytest.raises(AccountStopped):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await adapter.receive(None, delivered)
 
 
 async def _reached(driver: Driver, count: int) -> bool:

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 refused or failed, 2 usage.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -32,6 +33,7 @@ app = typer.Typer(
     help="A gateway between people and LLM agents, on any number of replicas and one PostgreSQL.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # its imports alone would take longer than most commands
     pretty_exceptions_enable=False,
 )
 
@@ -46,7 +48,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    _shown: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")] = False,
+    _shown: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
 ) -> None:
     """Options of the command as a whole."""
 
@@ -66,23 +70,31 @@ def main() -> None:
     """Run the command line of this process."""
     try:
         app()
-    except (Broken, ExceptionGroup) as error:
-        _unexpected(error)
-    except StratusError as error:
-        complain(str(error))
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(1)
     except Exception as error:
-        _unexpected(error)
+        cause = _only_cause(error)
+        if isinstance(cause, BrokenPipeError):  # whoever read our output has gone, as `head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
+        elif isinstance(cause, StratusError) and not isinstance(cause, Broken):
+            complain(str(cause))
+        else:
+            _report(error)
+        sys.exit(1)
 
 
-def _unexpected(error: Exception) -> None:
+def _only_cause(error: Exception) -> Exception:
+    """What a task group raises around one error is that error."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _report(error: Exception) -> None:
     import structlog
 
     from stratus.telemetry import configure_logging
 
     configure_logging()
     structlog.get_logger(__name__).error("command.failed", exc_info=error)
-    complain(f"unexpected {type(error).__name__}; the lines above are for a bug report")
-    sys.exit(1)
+    complain(f"unexpected {type(error).__name__}; the line above is for a bug report")

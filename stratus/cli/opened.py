@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +25,8 @@ class Opened:
 
 def on_database(work: Callable[[Opened], Awaitable[T]]) -> T:
     """Run `work` on the migrated database of this process's settings. Raises BadSetting, DatabaseAway, EmbeddedError and what `work` raises."""
+    import asyncio
+
     from stratus.config import load
 
     quiet()
@@ -56,6 +57,8 @@ async def server(settings: Settings) -> AsyncIterator[tuple[Settings, EmbeddedPo
     if settings.database_url is not None:
         yield settings, None
         return
+    import asyncio
+
     from pydantic import SecretStr
 
     from stratus.config import ensure_secret_key

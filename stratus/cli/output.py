@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+WIDTH_WITHOUT_TERMINAL = 10_000  # a program reads it: nothing is folded
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -47,7 +49,8 @@ def print_rows(rows: Sequence[Any], columns: Sequence[str], *, as_json: bool, em
         table.add_column(column.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(_field(row, column))) for column in columns))
-    Console(soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False).print(table)
+    width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+    Console(width=width, markup=False, highlight=False).print(table)
 
 
 def print_fields(value: Any, *, as_json: bool) -> None:

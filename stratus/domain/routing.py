@@ -98,7 +98,9 @@ def meaning(event: Event, access: Access) -> Meaning:
 
 def refusal(event: Event) -> str:
     """What a stranger is told."""
-    return f"I do not know you yet, so I cannot answer. Whoever runs me can let you in: your id here is {event.sender.id}."
+    return (
+        f"I do not know you yet, so I cannot answer. Whoever runs me can let you in: your id here is {event.sender.id}."
+    )
 
 
 def whoami(event: Event, access: Access, agent_id: str) -> str:

@@ -60,7 +60,7 @@ class Worker:
         free = self._slots - len(self._turns)
         if free <= 0:
             return False
-        deadline = local_deadline(self._clock, self._ttl)
+        deadline = local_deadline(self._clock.monotonic(), self._ttl)
         claimed = await claim(self._db, self._worker_id, free, self._ttl)
         if not claimed:
             return False
@@ -101,8 +101,9 @@ class Worker:
         """What to renew; safe to call from another thread."""
         return [turn.claimed.lease for turn in list(self._turns.values())]
 
-    def renewed(self, renewals: Sequence[Renewal], deadline: float) -> None:
-        """The keeper's answer: leases that go on until `deadline`, are lost, or are asked to end."""
+    def renewed(self, renewals: Sequence[Renewal], sent_at: float) -> None:
+        """The keeper's answer to a renewal sent at `sent_at`: leases that go on, are lost, or are asked to end."""
+        deadline = local_deadline(sent_at, self._ttl)
         for renewal in renewals:
             turn = self._turns.get(renewal.session_id)
             if turn is None or turn.claimed.lease.token != renewal.token:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from stratus.domain.errors import DatabaseAway
 from stratus.domain.event import StoredEvent
@@ -19,7 +19,9 @@ ALLOWED_SECONDS = 30.0
 Allowed = Callable[[], Awaitable[bool]]
 
 
-async def frames(watch: Watch, scope: Scope, allowed: Allowed, clock: Clock, chance: Chance) -> AsyncIterator[bytes]:
+async def frames(
+    watch: Watch, scope: Scope, allowed: Allowed, clock: Clock, chance: Chance
+) -> AsyncGenerator[bytes, None]:
     """Bytes to send, each piece as many events as had come.
 
     Ends after the terminal event of a run's own stream. When the watch ends first (drain, a reader too slow, access withdrawn, as

@@ -187,11 +187,11 @@ class Database:
         try:
             return await work(connection)
         except asyncio.CancelledError:
-            connection.terminate()  # cancelling a query needs a second connection; ending this one is certain
+            _cut(connection)  # cancelling a query needs a second connection; ending this one is certain
             raise
         except Exception as error:
             if classify(error) is Fault.LOST:
-                connection.terminate()
+                _cut(connection)
             translated = translate(error)
             if translated is error:
                 raise
@@ -239,12 +239,19 @@ async def _keep(_connection: Any) -> None:
     """No reset on release: nothing of ours leaves session state, and the round trip halves the throughput."""
 
 
+def _cut(connection: Any) -> None:
+    try:
+        connection.terminate()
+    except asyncpg.InterfaceError:
+        pass  # a connection that broke has already left the pool's hands
+
+
 async def _begin_and_work(transaction: Any, work: Work[T], connection: Connection) -> T:
     await transaction.start()
     try:
         return await work(connection)
     except Exception as error:
-        if classify(error) is not Fault.LOST and not connection.is_closed():
+        if classify(error) is not Fault.LOST:
             await transaction.rollback()
         raise
 
@@ -253,7 +260,7 @@ async def _commit(connection: Any, transaction: Any, value: T) -> T | _Doubt:
     try:
         await transaction.commit()
     except Exception as error:
-        connection.terminate()
+        _cut(connection)
         if classify(error) is Fault.LOST:
             return _Doubt(error)
         raise translate(error) from error
@@ -264,11 +271,11 @@ async def _statement(connection: Connection, work: Work[T]) -> T | _Doubt:
     try:
         return await work(connection)
     except asyncio.CancelledError:
-        connection.terminate()
+        _cut(connection)
         raise
     except Exception as error:
         if classify(error) is Fault.LOST:
-            connection.terminate()
+            _cut(connection)
             return _Doubt(error)
         raise translate(error) from error
 

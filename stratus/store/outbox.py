@@ -53,13 +53,11 @@ SELECT 1 FROM channel
  WHERE id = $1 AND runtime_token = $2 AND runtime_holder = $3 AND lease_until > clock_timestamp() AND enabled AND deleted_at IS NULL
 """
 
-_INTENT_OF = """
-SELECT o.id, o.state, o.lane, o.kind, o.address, o.payload, o.delivery_key, o.attempt_token, o.attempt_seq, o.attempts
-  FROM channel_outbox o JOIN outbox_attempt a ON a.token = o.attempt_token
- WHERE o.channel_id = $1 AND o.state = 'sending' AND a.holder = $2 AND a.runtime_token = $3
-   AND a.outcome IS NULL AND NOT a.token = ANY($4)
- ORDER BY o.id
-   FOR UPDATE OF o
+_LOCK_OPS = "SELECT id FROM channel_outbox WHERE id = ANY($1) ORDER BY id FOR UPDATE"
+
+_INTENTS = """
+SELECT id, state, lane, kind, address, payload, delivery_key, attempt_token, attempt_seq, attempts
+  FROM channel_outbox WHERE state = 'sending' AND attempt_token = ANY($2) AND id = ANY($1) ORDER BY id
 """
 
 _BEGIN = """
@@ -141,7 +139,8 @@ UPDATE channel_outbox o
   FROM locked l WHERE o.id = l.id AND o.state = 'pending'
 """
 
-# A foreign attempt that never began left no byte; one that began is unknown once it cannot be under way any more.
+# An attempt that never began left no byte: a former owner's goes back at once, a forgotten one of ours after the grace. One that began is unknown
+# once it cannot be under way any more.
 _ADOPT = """
 WITH open AS (
     SELECT o.id, a.token, a.started_at IS NULL AS unbegun
@@ -149,7 +148,7 @@ WITH open AS (
       JOIN channel_outbox o ON o.channel_id = c.id AND o.state = 'sending'
       JOIN outbox_attempt a ON a.token = o.attempt_token
      WHERE c.id = $1 AND c.runtime_token = $2 AND c.runtime_holder = $3 AND c.lease_until > clock_timestamp()
-       AND ((a.holder <> $3 AND a.started_at IS NULL)
+       AND ((a.started_at IS NULL AND (a.holder <> $3 OR a.created_at + make_interval(secs => $4) < clock_timestamp()))
             OR o.attempt_deadline + make_interval(secs => $4) < clock_timestamp())
      ORDER BY o.id
        FOR UPDATE OF o
@@ -168,6 +167,11 @@ WITH open AS (
       FROM open p WHERE a.token = p.token
 )
 SELECT id, state FROM moved
+"""
+
+_DUE = """
+SELECT EXISTS (SELECT 1 FROM channel_outbox
+                WHERE channel_id = ANY($1::bigint[]) AND state IN ('pending', 'sending') AND not_before <= stratus_now())
 """
 
 _LIST = """
@@ -221,13 +225,12 @@ class Outcome:
     address: Mapping[str, Any] | None = None
 
 
-async def intend(
-    db: Database, lease: ChannelLease, replica: str, limit: int, held: Sequence[UUID] = ()
-) -> list[Intent]:
-    """Commit intents for up to `limit` due ops, one for each lane. `held` are attempts in hand, for telling ours after a lost answer.
+async def intend(db: Database, lease: ChannelLease, replica: str, limit: int) -> list[Intent]:
+    """Commit intents for up to `limit` due ops, one for each lane.
 
     Raises LeaseLost when the channel is another's, disabled or deleted.
     """
+    made: list[Intent] = []
 
     async def work(connection: Connection) -> list[Intent]:
         rows = await connection.fetch(_INTEND, lease.channel_id, lease.token, lease.holder, replica, limit)
@@ -236,11 +239,14 @@ async def intend(
             await connection.execute(_CANCEL_DEPENDENTS, failed)
         if not rows and not await connection.fetchval(_OWNED, lease.channel_id, lease.token, lease.holder):
             raise LeaseLost(f"channel {lease.channel_id} is another's")
-        return [_intent(row) for row in rows if row["state"] == "sending"]
+        made[:] = [_intent(row) for row in rows if row["state"] == "sending"]
+        return list(made)
 
     async def resolve(connection: Connection) -> Resolved[list[Intent]] | None:
-        # Only this call makes intents under this lease, so what is open and not in hand is what the doubtful commit made.
-        rows = await connection.fetch(_INTENT_OF, lease.channel_id, lease.holder, lease.token, list(held))
+        # Waits on the rows that the doubtful commit wrote for its end, then reads its tokens.
+        ids = [intent.op_id for intent in made]
+        await connection.fetch(_LOCK_OPS, ids)
+        rows = await connection.fetch(_INTENTS, ids, [intent.token for intent in made])
         return Resolved([_intent(row) for row in rows]) if rows else None
 
     return await db.transact(work, resolve=resolve)
@@ -331,3 +337,8 @@ def _intent(row: Mapping[str, Any]) -> Intent:
         attempt=row["attempt_seq"],
         attempts=row["attempts"],
     )
+
+
+async def due(db: Database, leases: Sequence[ChannelLease]) -> bool:
+    """Whether an op of these channels could be claimed now."""
+    return bool(await db.read(lambda c: c.fetchval(_DUE, [lease.channel_id for lease in leases])))

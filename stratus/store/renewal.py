@@ -32,7 +32,7 @@ class Renewable:
     """One kind of lease, renewed in one statement for `ttl` seconds.
 
     `held` lists what to renew; it is called in the keeper's thread and must return a copy. `answered` gets the results on the work's loop, with
-    the monotonic moment until which what was renewed may be relied on.
+    the monotonic moment just before the statement was sent (see `local_deadline`).
     """
 
     name: str
@@ -42,9 +42,9 @@ class Renewable:
     answered: Callable[[Sequence[Any], float], None]
 
 
-def local_deadline(clock: Clock, ttl: float) -> float:
-    """Until when a lease that is about to be taken or renewed may be relied on; measured before the statement is sent."""
-    return clock.monotonic() + ttl * (1 - _MARGIN_SHARE)
+def local_deadline(sent_at: float, ttl: float) -> float:
+    """Until when (monotonic) a lease may be relied on that was taken or renewed by a statement sent at `sent_at`: a little less than the TTL."""
+    return sent_at + ttl * (1 - _MARGIN_SHARE)
 
 
 class LeaseKeeper:
@@ -110,10 +110,10 @@ class LeaseKeeper:
                 continue
             leases = list(kind.held())
             if leases:
-                deadline = local_deadline(self._clock, kind.ttl)
-                self._tell(kind, await kind.renew(connection, leases, kind.ttl), deadline)
+                sent_at = self._clock.monotonic()
+                self._tell(kind, await kind.renew(connection, leases, kind.ttl), sent_at)
         self.last_success = self._clock.monotonic()
 
-    def _tell(self, kind: Renewable, results: Sequence[Any], deadline: float) -> None:
+    def _tell(self, kind: Renewable, results: Sequence[Any], sent_at: float) -> None:
         if self._work_loop is not None and not self._work_loop.is_closed():
-            self._work_loop.call_soon_threadsafe(kind.answered, results, deadline)
+            self._work_loop.call_soon_threadsafe(kind.answered, results, sent_at)

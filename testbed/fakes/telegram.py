@@ -60,7 +60,7 @@ class FakeTelegram:
         self.files: dict[str, File] = {}
         self.log: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
-        self._methods: dict[str, Method] = {
+        self.methods: dict[str, Method] = {
             "getMe": self._get_me,
             "getUpdates": self._get_updates,
             "setWebhook": self._set_webhook,
@@ -116,7 +116,12 @@ class FakeTelegram:
         content_type = request.headers.get("content-type", "")
         params, files = parameters(content_type, request.url.query, await request.body())
         fields = {**params, "method": method, "chat": params.get("chat_id")}
-        record: dict[str, Any] = {"method": method, "params": params, "status": None}
+        record: dict[str, Any] = {
+            "method": method,
+            "params": params,
+            "status": None,
+            "port": request.client and request.client.port,
+        }
         self.calls.append(record)
         await self.controls.pass_gates(fields, "before")
         fault = self.controls.take(fields)
@@ -134,9 +139,9 @@ class FakeTelegram:
 
     async def _result(self, token: str, method: str, params: Params, files: Files) -> Any:
         bot = self._authorised(token)
-        if method not in self._methods:
+        if method not in self.methods:
             raise Refused(404, "Not Found: method not found")
-        return await self._methods[method](bot, {**params, "method": method}, files)
+        return await self.methods[method](bot, {**params, "method": method}, files)
 
     def _authorised(self, token: str) -> FakeBot:
         digits = token.partition(":")[0]

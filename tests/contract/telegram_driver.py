@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import SecretStr
 
 from stratus.channel import ChannelConfig, RawRequest
-from stratus.channel.suite import RETRY_AFTER_SECONDS, Fault
+from stratus.channel.driver import RETRY_AFTER_SECONDS, Fault
 from testbed.fakes.server import FakeServer
 from testbed.fakes.telegram import FakeTelegram
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from stratus.agents.convert import from_provider, to_provider
 from stratus.agents.model import (
+    Model,
     ModelDone,
     ModelError,
     ModelEvent,
@@ -309,6 +311,14 @@ async def test_a_fault_has_a_code_and_a_sentence(
 
 
 @pytest.mark.parametrize("wire", WIRES)
+async def test_no_setting_makes_the_sdk_retry(bench: Bench, wire: str) -> None:
+    bench.fake.fault(500, times=None)
+    with pytest.raises(ModelError):
+        await bench.ask(wire, user("hi"), max_retries=3)
+    assert len(bench.fake.calls) == 1
+
+
+@pytest.mark.parametrize("wire", WIRES)
 async def test_the_provider_may_say_how_long_to_wait(bench: Bench, wire: str) -> None:
     bench.fake.fault(429, retry_after=7)
     assert (await bench.failure(wire)).retry_after == 7.0
@@ -335,6 +345,7 @@ async def test_a_conversation_goes_on_with_another_provider(bench: Bench, other:
     assert "fake-signature" not in str(bench.body())
 
 
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 FIRST_FRAMES: dict[str, list[dict[str, Any]]] = {
     "anthropic": [
         {"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "model": "x", "content": [],
@@ -349,33 +360,91 @@ FIRST_FRAMES: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
+async def _serve_frames(wire: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    frames = "".join(f"event: {frame.get('type', '')}\ndata: {json.dumps(frame)}\n\n" for frame in FIRST_FRAMES[wire])
+    writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{frames}".encode())
+    await writer.drain()
+
+
+@pytest.mark.parametrize("wire", FIRST_FRAMES)
+async def test_a_stream_that_ends_in_good_order_but_too_early_is_no_answer(wire: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _serve_frames(wire, reader, writer)
+        writer.close()
+
+    heard: list[ModelEvent] = []
+    async with _served(wire, serve) as model:
+        with pytest.raises(ModelError) as caught:
+            async with model.stream(ModelRequest("", [user("go")])) as events:
+                async for event in events:
+                    heard.append(event)
+    assert heard == [TextDelta(0, "one")]
+    assert (caught.value.code, caught.value.retryable) == ("bad_response", True)
+
+
+async def test_a_reason_to_stop_that_is_not_known_ends_the_answer_all_the_same() -> None:
+    odd = {**FIRST_FRAMES["openai-chat"][0], "choices": [{"index": 0, "delta": {}, "finish_reason": "eos"}]}
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _serve_frames("openai-chat", reader, writer)
+        writer.write(f"data: {json.dumps(odd)}\n\ndata: [DONE]\n\n".encode())
+        await writer.drain()
+        writer.close()
+
+    async with _served("openai-chat", serve) as model:
+        async with model.stream(ModelRequest("", [user("go")])) as events:
+            done = [event async for event in events][-1]
+    assert isinstance(done, ModelDone)
+    assert (done.message.text(), done.stop) == ("one", "other")
+    assert (done.usage.input_tokens, done.usage.output_tokens) == (None, None), "what was not reported is not zero"
+
+
+@pytest.mark.parametrize("wire", FIRST_FRAMES)
+async def test_an_answer_that_is_no_stream_is_a_bad_response(wire: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {<html>\n\n")
+        await writer.drain()
+        writer.close()
+
+    async with _served(wire, serve) as model:
+        with pytest.raises(ModelError) as caught:
+            async with model.stream(ModelRequest("", [user("go")])) as events:
+                _ = [event async for event in events]
+    assert caught.value.retryable
+
+
+@asynccontextmanager
+async def _served(wire: str, serve: Serve) -> AsyncIterator[Model]:
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    pool = ModelPool({})
+    try:
+        async with asyncio.timeout(30):
+            yield pool.get(AgentDefinition(id="a", model=f"{wire}:{MODELS[wire]}", base_url=url))
+    finally:
+        await pool.close()
+        server.close()
+        await server.wait_closed()
+
+
 @pytest.mark.parametrize("wire", FIRST_FRAMES)
 async def test_leaving_closes_the_connection_to_the_provider(wire: str) -> None:
     left = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        frames = "".join(
-            f"event: {frame.get('type', '')}\ndata: {json.dumps(frame)}\n\n" for frame in FIRST_FRAMES[wire]
-        )
-        writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{frames}".encode())
+        await _serve_frames(wire, reader, writer)
         while await reader.read(65536):
             pass
         left.set()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    pool = ModelPool({})
-    model = pool.get(AgentDefinition(id="a", model=f"{wire}:{MODELS[wire]}", base_url=url))
-    async with asyncio.timeout(30):
+    async with _served(wire, serve) as model:
         async with model.stream(ModelRequest("", [user("go")])) as events:
             assert await anext(events) == TextDelta(0, "one")
             assert not left.is_set()
         await left.wait()
-    await pool.close()
-    server.close()
-    await server.wait_closed()
 
 
 async def test_an_error_of_the_caller_passes_untouched(bench: Bench) -> None:

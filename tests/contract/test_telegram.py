@@ -145,6 +145,8 @@ async def test_a_torn_poll_ends_and_the_next_one_works(
     await driver.inject("after")
     async with receiving(adapter, delivered):
         await delivered.until(lambda: bool(delivered.events))
+    torn, *later = [call["port"] for call in driver.calls("getUpdates")]
+    assert torn not in later
 
 
 async def test_a_tap_is_stored_and_its_button_stops_spinning(adapter: TelegramAdapter, driver: TelegramDriver) -> None:
@@ -241,13 +243,25 @@ async def test_a_passing_fault_of_a_fetch_is_no_refusal(adapter: TelegramAdapter
     assert (await adapter.fetch(ref)).data == b"x"
 
 
+async def test_a_file_named_by_a_path_of_this_machine_is_refused(
+    adapter: TelegramAdapter, driver: TelegramDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def local(*_call: object) -> dict[str, str]:
+        return {"file_id": "f", "file_unique_id": "f", "file_path": __file__}
+
+    monkeypatch.setitem(driver.telegram.methods, "getFile", local)
+    with pytest.raises(SendError) as caught:
+        await adapter.fetch("f")
+    assert (caught.value.kind, caught.value.code) == (SendFailure.PERMANENT, "no_file")
+
+
 @pytest.mark.parametrize("token", ["", "42", "42:", ":AA", "42:a b", "42:AA/../x"])
 def test_a_token_of_the_wrong_form_is_refused_at_once(token: str) -> None:
     with pytest.raises(BadCredentials):
         TelegramAdapter(ChannelConfig(channel_id="c", name="n", credentials={"token": SecretStr(token)}))
 
 
-async def test_the_token_is_logged_nowhere(
+async def test_neither_the_token_nor_an_answer_is_logged(
     adapter: TelegramAdapter, driver: TelegramDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -255,11 +269,12 @@ async def test_the_token_is_logged_nowhere(
         delivered = Delivered()
         async with receiving(adapter, delivered):
             await delivered.until(lambda: bool(delivered.events))
-        driver.telegram.controls.fault({"method": "getUpdates"}, "reset")
+        driver.telegram.controls.fault({"method": "getUpdates"}, "502html")
         with pytest.raises(Exception) as caught:  # noqa: B017, PT011 - what matters is what it says
             await adapter.receive(None, Delivered())
         await adapter.send(AdapterSuite().op(driver), _no_guard)
     assert TOKEN not in caplog.text
+    assert "<html>" not in caplog.text
     assert TOKEN not in repr(caught.value) + str(caught.value) + repr(adapter)
 
 

@@ -13,7 +13,8 @@ from pydantic import SecretStr
 
 from adapters.testchan import TestchanAdapter
 from stratus.channel import BadCredentials, ChannelConfig, Op, RawRequest, SendFailure
-from stratus.channel.suite import RETRY_AFTER_SECONDS, AdapterSuite, CountedGuard, Delivered, Fault, receiving
+from stratus.channel.driver import RETRY_AFTER_SECONDS, Fault
+from stratus.channel.suite import AdapterSuite, CountedGuard, Delivered, receiving
 from testbed.eventually import eventually
 from testbed.fakes.platform import FakePlatform
 from testbed.fakes.server import FakeServer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic_ai.messages import CompactionPart, ModelResponse
 from pydantic_ai.messages import TextPart as ApiTextPart
 from pydantic_ai.usage import RequestUsage
@@ -22,6 +24,22 @@ def test_a_part_that_the_domain_does_not_know_is_kept_whole() -> None:
     [replayed] = to_provider("", [stored])
     assert list(replayed.parts) == list(response.parts)
     assert stored.text() == "hello"
+
+
+def test_what_belongs_to_the_whole_response_is_kept() -> None:
+    response = ModelResponse(
+        parts=[ApiTextPart("hello")],
+        model_name="gpt-x",
+        provider_name="openai",
+        provider_url="http://x/v1/",
+        provider_details={"container_id": "c"},
+        provider_response_id="resp_1",
+        canonical_system="openai",
+        finish_reason="stop",
+    )
+    [replayed] = to_provider("", [Message.model_validate_json(from_provider(response).model_dump_json())])
+    assert isinstance(replayed, ModelResponse)
+    assert replace(replayed, timestamp=response.timestamp) == response
 
 
 def test_a_part_from_a_later_version_is_passed_over() -> None:

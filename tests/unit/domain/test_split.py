@@ -68,6 +68,8 @@ def test_fences_are_balanced_in_every_piece(text: str, limits: Limits) -> None:
 
 
 @given(TEXTS, LIMITS)
+@example(FAMILY * 60, Limits(text_max=100))
+@example("word \u0301" * 60, Limits(text_max=50, text_unit=TextUnit.CODEPOINTS))
 @settings(deadline=None)
 def test_a_grapheme_is_broken_only_if_it_exceeds_the_limit(text: str, limits: Limits) -> None:
     clusters = regex.findall(r"\X", text)
@@ -146,6 +148,9 @@ def test_a_text_that_ends_in_an_open_fence_is_closed() -> None:
 
 
 def test_a_long_info_string_is_not_repeated() -> None:
+    for info, repeated in (("x" * 32, True), ("x" * 33, False)):
+        second = split(f"```{info}\n" + "code\n" * 1000 + "```", Limits(text_max=4096))[1]
+        assert second.startswith(f"```{info}\n") is repeated
     pieces = split("```" + "x" * 3000 + "\ncode\n```", Limits(text_max=1000))
     assert all(piece.startswith("```\n") for piece in pieces[1:])
 

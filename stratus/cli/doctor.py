@@ -1,0 +1,189 @@
+"""`stratus doctor`: looks at what a gateway stands on, one named check after the other, and names the cause of what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from stratus.cli.output import Json, print_json, printable
+from stratus.domain.errors import DatabaseAway, StratusError
+
+if TYPE_CHECKING:
+    from stratus.config import Settings
+    from stratus.store.database import Database
+
+CLOCK_SECONDS = 30.0
+LISTEN_SECONDS = 5.0
+ALIVE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check saw, and with `ok` False what to do about it."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check settings, database, schema, notifications, models, channels and replicas. Exit code 1 if something is wrong."""
+    findings = asyncio.run(_collect(as_json))
+    wrong = [finding for finding in findings if not finding.ok]
+    if as_json:
+        print_json({"ok": not wrong, "checks": findings})
+    raise typer.Exit(1 if wrong else 0)
+
+
+async def _collect(as_json: bool) -> list[Finding]:
+    from stratus.cli.opened import quiet
+
+    quiet()
+    findings = []
+    async for finding in _findings():
+        findings.append(finding)
+        if not as_json:
+            typer.echo(f"{'ok' if finding.ok else 'FAILED':<6}  {finding.name:<10}  {printable(finding.detail)}")
+    return findings
+
+
+async def _findings() -> AsyncIterator[Finding]:
+    from stratus.cli.opened import database, server
+    from stratus.config import load
+
+    try:
+        settings = load()
+    except StratusError as error:
+        yield Finding("settings", False, str(error))
+        return
+    yield Finding("settings", True, "read, and none contradicts another")
+    async with AsyncExitStack() as stack:
+        try:
+            complete, _ = await stack.enter_async_context(server(settings))
+            db = await stack.enter_async_context(database(complete))
+            yield await _database(db)
+        except StratusError as error:
+            yield Finding("database", False, str(error))
+            return
+        schema = await _schema(complete)
+        yield schema
+        yield await _listen(complete, db)
+        if schema.ok:
+            for check in (_agents, _channels, _replicas):
+                yield await check(db)
+
+
+async def _database(db: Database) -> Finding:
+    from stratus.effects import Clock
+    from stratus.store.server import OLDEST_VERSION, facts
+
+    server = await facts(db)
+    skew = abs((server.clock - Clock().now()).total_seconds())
+    if server.major < OLDEST_VERSION:
+        return Finding("database", False, f"PostgreSQL {server.version}: {OLDEST_VERSION} or newer is needed")
+    if server.standby:
+        return Finding(
+            "database", False, "it is a standby and takes no writes; point STRATUS_DATABASE_URL at the primary"
+        )
+    if skew > CLOCK_SECONDS:
+        return Finding("database", False, f"its clock and ours differ by {skew:.0f} s; set both by NTP")
+    return Finding("database", True, f"PostgreSQL {server.version}, clocks {skew:.1f} s apart")
+
+
+async def _schema(settings: Settings) -> Finding:
+    from stratus.store import migrate
+
+    try:
+        await migrate.require_current(settings.dsn)
+    except StratusError as error:
+        return Finding("schema", False, str(error))
+    return Finding("schema", True, f"revision {await migrate.current(settings.dsn)}")
+
+
+async def _listen(settings: Settings, db: Database) -> Finding:
+    """A hint sent over the one address must arrive over the other; behind a transaction pooler LISTEN is accepted and hears nothing."""
+    from stratus.store.database import Timeouts
+    from stratus.store.hints import Hints
+    from stratus.store.server import hint
+
+    heard = asyncio.Event()
+    hints = Hints(settings.listen_dsn, Timeouts(), "stratus-doctor")
+    hints.on("doctor", lambda key: heard.set() if key else None)
+    try:
+        async with asyncio.timeout(LISTEN_SECONDS), asyncio.TaskGroup() as group:
+            listening = group.create_task(hints.run())
+            while not heard.is_set():
+                if hints.connected:
+                    with suppress(DatabaseAway):
+                        await hint(db, "doctor", "heard")
+                await _moment(heard)
+            listening.cancel()
+    except ExceptionGroup as error:
+        return Finding("listen", False, f"STRATUS_LISTEN_URL: {error.exceptions[0]}")
+    except TimeoutError:
+        which = "STRATUS_DATABASE_URL" if settings.listen_url is None else "STRATUS_LISTEN_URL"
+        return Finding(
+            "listen", False, f"no notification comes through {which}; set STRATUS_LISTEN_URL to a direct connection"
+        )
+    return Finding("listen", True, "notifications come through")
+
+
+async def _moment(heard: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(0.1):
+            await heard.wait()
+    except TimeoutError:
+        pass
+
+
+async def _agents(db: Database) -> Finding:
+    from stratus.agents.model import ModelError
+    from stratus.agents.pool import ModelPool
+    from stratus.store import agent
+
+    rows = await agent.listing(db)
+    if not rows:
+        return Finding("agents", False, "there is none; store one with `stratus agents apply PATH`")
+    pool = ModelPool(os.environ)
+    causes = []
+    for row in rows:
+        try:
+            pool.get(row.definition)
+        except ModelError as error:
+            causes.append(f"{row.id}: {error}")
+    return Finding("agents", not causes, "; ".join(causes) or f"{len(rows)}, their models are available")
+
+
+async def _channels(db: Database) -> Finding:
+    from stratus.cli.channels import describe
+    from stratus.store import agent, channel
+
+    agents = {row.id for row in await agent.listing(db)}
+    rows = [row for row in await channel.listing(db) if row.enabled]
+    causes = [f"{row.name}: its agent {row.agent_id} is not there" for row in rows if row.agent_id not in agents]
+    for row in rows:
+        shown = describe(row)
+        if row.replica is None:
+            causes.append(f"{row.name}: no replica runs it")
+        elif shown["state"] != "connected":
+            causes.append(f"{row.name}: {shown['state']}, {shown['cause'] or row.last_error}")
+    return Finding("channels", not causes, "; ".join(causes) or f"{len(rows)} enabled, all connected")
+
+
+async def _replicas(db: Database) -> Finding:
+    from stratus.store import replica
+
+    alive = [row for row in await replica.listing(db) if row.unseen_seconds < ALIVE_SECONDS and not row.draining]
+    if not alive:
+        return Finding(
+            "replicas",
+            False,
+            f"none was seen for {ALIVE_SECONDS:.0f} s; start one with `stratus up` or `stratus serve`",
+        )
+    return Finding("replicas", True, f"{len(alive)} running")

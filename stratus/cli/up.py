@@ -1,0 +1,81 @@
+"""`stratus up`: one command to a running gateway, with its database, its first agent and a link to sign in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from stratus.cli.agent_folder import AgentFolder
+from stratus.cli.serve import run_loop
+
+if TYPE_CHECKING:
+    from stratus.config import Settings
+    from stratus.embedded import EmbeddedPostgres
+    from stratus.store.database import Database
+
+FOLLOW_SECONDS = 1.0
+KEEP_SECONDS = 15.0
+
+
+def up() -> None:
+    """Run a gateway: database, schema, agents from STRATUS_HOME/agents (edits are followed), console. Prints a sign-in link."""
+    from stratus.config import load
+    from stratus.telemetry import configure_logging
+
+    configure_logging()
+    raise typer.Exit(run_loop(_up(load())))
+
+
+async def _up(settings: Settings) -> int:
+    from stratus import replica
+    from stratus.cli.opened import database, server
+    from stratus.store import migrate
+
+    typer.echo("stratus: opening the database")
+    async with server(settings) as (complete, embedded), database(complete) as db:
+        await migrate.upgrade(complete.dsn)
+        folder = AgentFolder(db, complete.home / "agents")
+        folder.begin()
+        await folder.follow()
+        code = await _signin_code(db)
+        typer.echo(f"stratus: agents in {folder.path} are followed")
+        typer.echo(f"stratus: sign in within 15 minutes at {complete.public_url}/ui/#signin={code}")
+        async with _meanwhile(folder, embedded):
+            return await replica.serve(complete)
+
+
+async def _signin_code(db: Database) -> str:
+    from stratus.store import principal
+
+    owner = await principal.ensure_owner(db)
+    made = await principal.create_token(db, owner.id, "signin", name="stratus up", ttl=principal.SIGNIN_SECONDS)
+    return made.secret
+
+
+@asynccontextmanager
+async def _meanwhile(folder: AgentFolder, embedded: EmbeddedPostgres | None) -> AsyncIterator[None]:
+    """Follow the agents' files and keep the embedded server up while the body runs."""
+    from stratus.effects import Loop
+
+    loops = [Loop("agents", folder.follow, FOLLOW_SECONDS)]
+    if embedded is not None:
+
+        async def keep() -> bool:
+            await asyncio.to_thread(
+                embedded.start
+            )  # a no-op while it answers; brings it back when its guard was killed, too
+            return False
+
+        loops.append(Loop("embedded", keep, KEEP_SECONDS))
+    async with asyncio.TaskGroup() as group:
+        for loop in loops:
+            group.create_task(loop.run())
+        try:
+            yield
+        finally:
+            for loop in loops:
+                loop.stop()

@@ -1,0 +1,150 @@
+"""The receiving half of a channel's runtime: asks who the bot is, receives, and judges each failure of the contact."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import structlog
+
+from stratus.channel.errors import AccountStopped, PollConflict, SendError
+from stratus.channel.protocol import Adapter
+from stratus.channel.values import Event
+from stratus.delivery.health import ChannelHealth, State
+from stratus.delivery.tenure import Tenure, TenureExpired
+from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
+from stratus.domain.errors import DatabaseAway, LeaseLost
+from stratus.store import channel
+from stratus.store.channel import OwnedChannel
+from stratus.store.database import Database
+
+log = structlog.get_logger(__name__)
+
+FAILURES_MAX = 6
+CONFLICT_PAUSE_SECONDS = 3.0
+CONFLICT_FAILED_SECONDS = 60.0
+_ACCOUNT_SECONDS = 20.0
+_BACKOFF_SECONDS = 0.5
+_BACKOFF_MAX_SECONDS = 10.0
+_EXPIRED_PAUSE_SECONDS = 0.2
+
+
+class Link:
+    """One contact with one platform, kept up. Only a completed poll proves that it works, not a call that did not fail."""
+
+    def __init__(
+        self,
+        db: Database,
+        owned: OwnedChannel,
+        tenure: Tenure,
+        adapter: Adapter,
+        deliver: DeliverEvents,
+        health: ChannelHealth,
+        terms: Terms,
+        doors: Doors,
+        on_account: Callable[[], None],
+    ) -> None:
+        self._db = db
+        self._tenure = tenure
+        self._adapter = adapter
+        self._deliver = deliver
+        self._health = health
+        self._ttl = terms.ttl
+        self._clock, self._chance = doors.clock, doors.chance
+        self._on_account = on_account
+        self._cursor: Mapping[str, Any] | None = owned.cursor
+        self._account_known = False
+        self._failures = 0  # in a row, of the platform
+        self._away = 0  # in a row, of the database
+        self._failing_since = 0.0
+        self._conflict_since: float | None = None
+
+    async def run(self) -> Ending:
+        """Until it must end. `on_account` is called once, when sending may begin."""
+        while True:
+            try:
+                async with self._tenure.held():
+                    await self._contact()
+            except Exception as error:
+                judged = await self._judge(error)
+                if isinstance(judged, Ending):
+                    return judged
+                await self._clock.sleep(judged)
+
+    async def _contact(self) -> NoReturn:
+        if not self._account_known:
+            await self._identify()
+        await self._adapter.receive(self._cursor, self._accept)
+        raise ConnectionError("the adapter's receive() returned")
+
+    async def _identify(self) -> None:
+        async with asyncio.timeout(_ACCOUNT_SECONDS):
+            account = await self._adapter.account()
+        before = await channel.set_account(self._db, self._tenure.lease, account)
+        if before not in (None, account):
+            log.warning(
+                "channel.account_changed", channel=self._tenure.lease.channel_id, before=before, account=account
+            )
+        self._account_known = True
+        self._on_account()
+
+    async def _accept(self, events: Sequence[Event], cursor: Mapping[str, Any] | None) -> None:
+        if not self._tenure.valid():
+            raise TenureExpired("the lease was not renewed in time")
+        await self._deliver(self._tenure.lease, events, cursor)
+        if cursor is not None:
+            self._cursor = cursor
+        self._failures = self._away = 0
+        self._conflict_since = None
+        self._health.set(State.CONNECTED)
+
+    async def _judge(self, error: Exception) -> Ending | float:
+        """What to do after `error`: end, or wait for so many seconds and go on."""
+        if isinstance(error, AccountStopped):
+            return Ending.REFUSED
+        if isinstance(error, TenureExpired):
+            return _EXPIRED_PAUSE_SECONDS
+        if isinstance(error, LeaseLost):
+            return Ending.LOST
+        if isinstance(error, DatabaseAway):
+            self._away += 1
+            return self._backoff(self._away)
+        if isinstance(error, PollConflict):
+            return await self._conflict(error)
+        if isinstance(error, SendError) and error.retry_after is not None:
+            self._health.set(State.DEGRADED, "flood_wait", str(error))
+            return error.retry_after
+        return self._failed(error)
+
+    async def _conflict(self, error: PollConflict) -> Ending | float:
+        """Another consumer polls. A predecessor that has woken up looks the same as a stranger with our credentials."""
+        now = self._clock.monotonic()
+        if self._conflict_since is None:
+            self._conflict_since = now
+        try:
+            found = await channel.inspect(self._db, [self._tenure.lease])
+        except DatabaseAway:
+            found = []
+        if any(not one.ours for one in found):
+            return Ending.LOST
+        lasting = now - self._conflict_since >= CONFLICT_FAILED_SECONDS
+        self._health.set(State.FAILED if lasting else State.DEGRADED, "poll_conflict", str(error))
+        pause = max(CONFLICT_PAUSE_SECONDS, error.retry_after)
+        return pause + self._chance.spread(0.5, 1.0)
+
+    def _failed(self, error: Exception) -> Ending | float:
+        now = self._clock.monotonic()
+        if self._failures == 0:
+            self._failing_since = now
+        self._failures += 1
+        # The text of a stranger's error may hold a URL with a token: operators see its type.
+        text = f"{self._failures} contacts in a row failed, the last with {type(error).__name__}"
+        if self._failures >= FAILURES_MAX and now - self._failing_since > self._ttl:
+            self._health.set(State.FAILED, "unreachable", text)
+            return Ending.UNREACHABLE
+        self._health.set(State.DEGRADED, "contact_failed", text)
+        return self._backoff(self._failures)
+
+    def _backoff(self, failures: int) -> float:
+        return self._chance.spread(min(_BACKOFF_SECONDS * 2.0 ** min(failures - 1, 10), _BACKOFF_MAX_SECONDS))

@@ -1,0 +1,220 @@
+"""Which channels this replica runs: takes free ones, follows what renewals say of its own, and gives them back in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from stratus.channel.registry import adapter_class
+from stratus.delivery.receipts import Receipts
+from stratus.delivery.runtime import AdapterClass, ChannelRuntime
+from stratus.delivery.tenure import Tenure
+from stratus.delivery.terms import DeliverEvents, Doors, Ending, Spawn, Terms
+from stratus.domain.errors import DatabaseAway
+from stratus.effects import Loop
+from stratus.store import channel
+from stratus.store.channel import ChannelRenewal, HealthReport, OwnedChannel
+from stratus.store.database import Database
+from stratus.store.hints import Hints
+from stratus.store.inbox import ChannelLease
+from stratus.store.vault import Vault
+
+log = structlog.get_logger(__name__)
+
+_TAKE_MAX = 8
+_STORE_SECONDS = 2.0
+# How long another replica gets the chance to do better, in multiples of the TTL.
+_COOL_DOWN_TTLS = {Ending.UNREACHABLE: 1.0, Ending.UNSTARTABLE: 2.0}
+
+
+@dataclass
+class _Slot:
+    runtime: ChannelRuntime
+    task: asyncio.Task[None]
+    reported: HealthReport | None = None
+    ending: Ending = Ending.STOPPED
+
+
+class ChannelManager:
+    """Owns the runtimes of one replica. `loop` runs `step`; the lease keeper renews `leases()` and calls `on_renewals` on the event loop.
+
+    `spawn` is a task group's `create_task`; what it is given raises nothing.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        vault: Vault,
+        deliver: DeliverEvents,
+        terms: Terms,
+        spawn: Spawn,
+        hints: Hints,
+        adapters: AdapterClass = adapter_class,
+        doors: Doors | None = None,
+    ) -> None:
+        self._db = db
+        self._vault = vault
+        self._deliver = deliver
+        self._terms = terms
+        self._spawn = spawn
+        self._adapters = adapters
+        self._doors = doors or Doors()
+        self._slots: dict[int, _Slot] = {}
+        self._cooling: dict[int, float] = {}
+        self._leftovers = Receipts(db, self._doors.failpoints)
+        self._look = False
+        self._draining = False
+        self.loop = Loop("channels", self.step, terms.poll, self._doors.clock, self._doors.chance)
+        hints.on("outbox", self._something_to_send)
+        hints.on("channels", self._something_configured)
+
+    def leases(self) -> list[ChannelLease]:
+        """What must be renewed: the leases of all runtimes, also of those that are ending in order."""
+        return [slot.runtime.tenure.lease for slot in self._slots.values() if not slot.task.done()]
+
+    def on_renewals(self, renewals: Sequence[ChannelRenewal], sent_at: float) -> None:
+        """Follow what a renewal found that was sent at `sent_at` (monotonic seconds, taken before it was)."""
+        deadline = self._terms.deadline(sent_at)
+        for renewal in renewals:
+            slot = self._slot_of(renewal.lease)
+            if slot is not None:
+                if renewal.ours:
+                    slot.runtime.tenure.extend(deadline)
+                _follow(slot.runtime, renewal)
+
+    async def step(self) -> bool:
+        """Look, report, clear away, take."""
+        if self._look:
+            await self._inspect()
+        await self._report()
+        ended = await self._clear_away()
+        await self._leftovers.store()
+        return await self._take() or ended
+
+    async def drain(self, seconds: float) -> None:
+        """Stop receiving, let sends in hand end within `seconds`, and give all channels back. Nothing is taken from now on."""
+        self._draining = True
+        tasks = [slot.task for slot in self._slots.values()]
+        for slot in self._slots.values():
+            slot.runtime.stop(within=seconds)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds + _STORE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.wait(tasks)
+        await self._clear_away()
+        try:
+            async with asyncio.timeout(_STORE_SECONDS):
+                await self._leftovers.store()
+        except (DatabaseAway, TimeoutError):
+            log.warning("receipts.unstored", count=len(self._leftovers))
+
+    def _slot_of(self, lease: ChannelLease) -> _Slot | None:
+        slot = self._slots.get(lease.channel_id)
+        return slot if slot is not None and slot.runtime.tenure.lease == lease else None
+
+    async def _inspect(self) -> None:
+        self._look = False
+        leases = self.leases()
+        if not leases:
+            return
+        try:
+            found = await channel.inspect(self._db, leases)
+        except DatabaseAway:
+            self._look = True
+            raise
+        for one in found:
+            slot = self._slot_of(one.lease)
+            if slot is not None:
+                _follow(slot.runtime, one)
+
+    async def _report(self) -> None:
+        reports = {}
+        for channel_id, slot in self._slots.items():
+            report = slot.runtime.report()
+            if report != slot.reported:
+                reports[channel_id] = report
+        if not reports:
+            return
+        await channel.report_health(self._db, list(reports.values()))
+        for channel_id, report in reports.items():
+            if channel_id in self._slots:
+                self._slots[channel_id].reported = report
+
+    async def _clear_away(self) -> bool:
+        ended = {channel_id: slot for channel_id, slot in self._slots.items() if slot.task.done()}
+        if not ended:
+            return False
+        now = self._doors.clock.monotonic()
+        for channel_id, slot in ended.items():
+            del self._slots[channel_id]
+            self._leftovers.add(slot.runtime.leftovers)
+            if slot.ending in _COOL_DOWN_TTLS:
+                self._cooling[channel_id] = now + self._terms.ttl * _COOL_DOWN_TTLS[slot.ending]
+        try:
+            await channel.release(self._db, [slot.runtime.tenure.lease for slot in ended.values()])
+        except DatabaseAway:
+            log.warning("channel.not_released", channels=list(ended))  # nobody renews them: they end with their TTL
+        return True
+
+    async def _take(self) -> bool:
+        if not self._may_take():
+            return False
+        now = self._doors.clock.monotonic()
+        self._cooling = {channel_id: until for channel_id, until in self._cooling.items() if until > now}
+        taken = await channel.acquire(
+            self._db, self._terms.replica, self._terms.ttl, _TAKE_MAX, [*self._slots, *self._cooling], self._doors.ids
+        )
+        if not self._may_take():  # the drain began meanwhile
+            await channel.release(self._db, [owned.lease for owned in taken])
+            return False
+        for owned in taken:
+            self._start(owned, self._terms.deadline(now))
+        return bool(taken)
+
+    def _may_take(self) -> bool:
+        return self._terms.lease_channels and not self._draining
+
+    def _start(self, owned: OwnedChannel, deadline: float) -> None:
+        tenure = Tenure(owned.lease, deadline, self._doors.clock)
+        runtime = ChannelRuntime(
+            self._db,
+            owned,
+            tenure,
+            self._adapters,
+            self._vault,
+            self._deliver,
+            self._terms,
+            self._doors,
+            self.loop.wake,
+        )
+        self._slots[owned.row.id] = _Slot(runtime, self._spawn(self._run(owned.row.id, runtime)))
+        log.info("channel.taken", channel=owned.row.id, token=owned.lease.token)
+
+    async def _run(self, channel_id: int, runtime: ChannelRuntime) -> None:
+        ending = await runtime.run()
+        self._slots[channel_id].ending = ending
+        log.info("channel.ended", channel=channel_id, ending=str(ending))
+        self.loop.wake()
+
+    def _something_to_send(self, key: str) -> None:
+        for channel_id, slot in self._slots.items():
+            if key in ("", str(channel_id)):
+                slot.runtime.wake()
+
+    def _something_configured(self, _key: str) -> None:
+        self._look = True
+        self._cooling.clear()
+        self.loop.wake()
+
+
+def _follow(runtime: ChannelRuntime, found: ChannelRenewal) -> None:
+    """Stop a runtime that may not go on as it is; a wanted one comes back as a new tenure, with what is configured then."""
+    if not found.ours:
+        runtime.tenure.end()
+        runtime.stop(Ending.LOST)
+    elif found.deleted or not found.enabled or found.config_revision != runtime.revision:
+        runtime.stop()

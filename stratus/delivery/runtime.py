@@ -1,0 +1,194 @@
+"""One owned channel at work: its adapter, the receiving link and the dispatcher, from the start to an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from pydantic import SecretStr
+
+from stratus.channel.errors import AccountStopped
+from stratus.channel.protocol import Adapter
+from stratus.channel.registry import UnknownPlatform
+from stratus.channel.values import ChannelConfig
+from stratus.delivery.dispatcher import Dispatcher
+from stratus.delivery.health import ChannelHealth, State
+from stratus.delivery.link import Link
+from stratus.delivery.tenure import Tenure
+from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
+from stratus.domain.errors import StratusError
+from stratus.store.channel import ChannelRow, HealthReport, OwnedChannel
+from stratus.store.database import Database
+from stratus.store.outbox import Outcome
+from stratus.store.vault import Vault
+
+log = structlog.get_logger(__name__)
+
+REFUSED_PAUSE_SECONDS = 60.0
+_CLOSE_SECONDS = 2.0
+_TEST_PLATFORM = "testchan"
+
+AdapterClass = Callable[[str], type[Adapter]]
+
+
+class NotAllowed(StratusError):
+    """This replica may not run the platform."""
+
+
+class ChannelRuntime:
+    """One tenure of one channel: it is run once. Another configuration, or another try after a failure, is a new one.
+
+    `leftovers` are, at its end, outcomes that the database has not taken yet.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        owned: OwnedChannel,
+        tenure: Tenure,
+        adapters: AdapterClass,
+        vault: Vault,
+        deliver: DeliverEvents,
+        terms: Terms,
+        doors: Doors,
+        changed: Callable[[], None],
+    ) -> None:
+        self.tenure = tenure
+        self.revision = owned.row.config_revision
+        self.health = ChannelHealth(owned.row.id, changed)
+        self.leftovers: list[Outcome] = []
+        self._db = db
+        self._owned = owned
+        self._adapters = adapters
+        self._vault = vault
+        self._deliver = deliver
+        self._terms = terms
+        self._doors = doors
+        self._ending: Ending | None = None
+        self._stopping = asyncio.Event()
+        self._over = asyncio.Event()
+        self._settle_seconds = terms.send_budget
+        self._dispatcher: Dispatcher | None = None
+
+    def stop(self, ending: Ending = Ending.STOPPED, within: float | None = None) -> None:
+        """Ask for the end: receiving stops at once, sends in hand may take `within` seconds (else their own budget). The first reason stays."""
+        if self._ending in (None, Ending.REFUSED):
+            self._ending = ending
+        if within is not None:
+            self._settle_seconds = min(self._settle_seconds, within)
+        self._stopping.set()
+        if ending is not Ending.REFUSED:
+            self._over.set()
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        if self._dispatcher is not None:
+            self._dispatcher.loop.wake()
+
+    def report(self) -> HealthReport:
+        """How it does, for the channel's row."""
+        health = self.health
+        return HealthReport(self.tenure.lease, str(health.state), health.cause, health.error, self.revision)
+
+    async def run(self) -> Ending:
+        """Until `stop`, or until it cannot go on. Raises nothing but a cancellation."""
+        try:
+            adapter = self._make()
+        except AccountStopped as error:
+            return await self._refused(str(error))
+        except (UnknownPlatform, StratusError) as error:
+            self.health.set(State.FAILED, getattr(error, "code", "unknown_platform"), str(error))
+            return Ending.UNSTARTABLE
+        except Exception as error:
+            log.exception("channel.start_failed", channel=self.tenure.lease.channel_id)
+            self.health.set(State.FAILED, "start_failed", f"the adapter did not start: {type(error).__name__}")
+            return Ending.UNSTARTABLE
+        try:
+            await self._work(adapter)
+        except Exception:
+            log.exception("channel.crashed", channel=self.tenure.lease.channel_id)
+            self.health.set(State.FAILED, "crashed", "an unexpected error, see the replica's log")
+            self.stop(Ending.UNSTARTABLE)
+        finally:
+            if self._dispatcher is not None:
+                self.leftovers = self._dispatcher.unstored()
+            await self._close(adapter)
+        if self._ending is Ending.REFUSED:
+            return await self._refused("the platform refuses the credentials")
+        return self._ending or Ending.STOPPED
+
+    def _make(self) -> Adapter:
+        row = self._owned.row
+        if row.platform == _TEST_PLATFORM and not self._terms.test_channels:
+            raise NotAllowed("test channels are off (STRATUS_TEST_CHANNELS)")
+        return self._adapters(row.platform)(channel_config(row, self._vault, self._terms.public_url))
+
+    async def _work(self, adapter: Adapter) -> None:
+        async with asyncio.TaskGroup() as group:
+            dispatcher = Dispatcher(
+                self._db,
+                self._owned.row.public_id,
+                self.tenure,
+                adapter,
+                self._terms,
+                self._doors,
+                group.create_task,
+                self.stop,
+            )
+            draining: list[asyncio.Task[None]] = []
+
+            def begin() -> None:
+                self._dispatcher = dispatcher
+                draining.append(group.create_task(dispatcher.loop.run()))
+
+            receiving = group.create_task(self._receive(adapter, begin))
+            await self._stopping.wait()
+            receiving.cancel()
+            # Never cut off in a step: an intent that commits unseen would hold its lane until the next owner.
+            dispatcher.loop.stop()
+            await asyncio.gather(receiving, *draining, return_exceptions=True)
+            await dispatcher.settle(self._settle_seconds)
+
+    async def _receive(self, adapter: Adapter, begin: Callable[[], None]) -> None:
+        link = Link(
+            self._db,
+            self._owned,
+            self.tenure,
+            adapter,
+            self._deliver,
+            self.health,
+            self._terms,
+            self._doors,
+            begin,
+        )
+        self.stop(await link.run())
+
+    async def _refused(self, error: str) -> Ending:
+        """Keep the channel for a while, idle: another replica would only be refused as well."""
+        self.health.set(State.FAILED, "credentials_refused", error)
+        try:
+            async with asyncio.timeout(REFUSED_PAUSE_SECONDS):
+                await self._over.wait()
+        except TimeoutError:
+            pass
+        return self._ending or Ending.REFUSED
+
+    async def _close(self, adapter: Adapter) -> None:
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await adapter.close()
+        except Exception as error:
+            log.warning("channel.close_failed", channel=self.tenure.lease.channel_id, error=type(error).__name__)
+
+
+def channel_config(row: ChannelRow, vault: Vault, public_url: str) -> ChannelConfig:
+    """What a channel's adapter is made from. Raises CredentialsUnreadable."""
+    credentials = {} if row.credentials is None else vault.open(row.public_id, row.credentials)
+    return ChannelConfig(
+        channel_id=str(row.public_id),
+        name=row.name,
+        options=row.config,
+        credentials={name: SecretStr(value) for name, value in credentials.items()},
+        webhook_url=f"{public_url}/hooks/{row.public_id}",
+    )

@@ -1,0 +1,39 @@
+"""The HTTP application: one router a noun, one error table, one body limit."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from stratus.http import (
+    agents,
+    auth,
+    channels,
+    console,
+    errors,
+    hooks,
+    messages,
+    operations,
+    outbox,
+    runs,
+    sessions,
+    tokens,
+)
+from stratus.http.limits import BodyLimit
+from stratus.http.services import Services
+
+_ROUTERS = (auth, messages, runs, sessions, agents, channels, outbox, tokens, hooks, operations)
+
+
+def create_app(services: Services) -> FastAPI:
+    """The application on one replica's services. It owns nothing: closing is the composition root's."""
+    app = FastAPI(title="Stratus", version=version("stratus"), docs_url=None, redoc_url=None)
+    app.state.services = services
+    app.state.metrics = operations.Metrics(services)
+    for module in _ROUTERS:
+        app.include_router(module.router)
+    console.mount(app)
+    errors.install(app)
+    app.add_middleware(BodyLimit)
+    return app

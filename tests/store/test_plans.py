@@ -1,0 +1,81 @@
+"""The hot statements keep their plans on a grown database: the right index, and few rows touched."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import asyncpg
+import pytest
+
+from stratus.store import event, execution, inbox, outbox, run
+
+SEED = """
+INSERT INTO agent (id) VALUES ('demo');
+INSERT INTO channel (platform, name, agent_id) SELECT 'testchan', 'c' || n, 'demo' FROM generate_series(1, 20) n;
+INSERT INTO session (id, agent_id, event_seq) SELECT 's' || n, 'demo', 20 FROM generate_series(1, 2000) n;
+INSERT INTO agent_run (session_id, turn, agent_id, kind, state, finished_at)
+SELECT 's' || (1 + n % 2000), 1 + n / 2000, 'demo', 'message', 'completed', clock_timestamp() FROM generate_series(0, 19999) n;
+INSERT INTO agent_run (session_id, turn, agent_id, kind, state, runnable_at)
+SELECT 's' || n, 100, 'demo', 'message', 'queued', clock_timestamp() FROM generate_series(1, 500) n;
+INSERT INTO agent_run (session_id, turn, agent_id, kind, state)
+SELECT 's1', 200 + n, 'demo', 'message', 'queued' FROM generate_series(1, 5000) n;
+INSERT INTO session_event (session_id, seq, kind) SELECT 's' || n, m, 'usage' FROM generate_series(1, 2000) n, generate_series(1, 20) m;
+INSERT INTO channel_inbox (channel_id, event_key, kind, chat_key, state, routed_at)
+SELECT 1 + n % 20, n, 'message', 'c' || n % 100, 'routed', clock_timestamp() FROM generate_series(1, 20000) n;
+INSERT INTO channel_inbox (channel_id, event_key, kind, chat_key, state)
+SELECT 1, 'r' || n, 'message', 'c' || n % 100, 'ready' FROM generate_series(1, 2000) n;
+INSERT INTO channel_outbox (channel_id, lane, lane_seq, kind, delivery_key, state, settled_at)
+SELECT 1, 'l' || n % 100, n, 'notify', n, 'sent', clock_timestamp() FROM generate_series(1, 20000) n;
+INSERT INTO channel_outbox (channel_id, lane, lane_seq, kind, delivery_key, state)
+SELECT 1, 'l' || n % 100, 100000 + n, 'notify', 'p' || n, 'pending' FROM generate_series(1, 500) n;
+UPDATE channel SET runtime_holder = '00000000-0000-4000-8000-000000000000', lease_until = clock_timestamp() + interval '1 hour' WHERE id = 1;
+"""
+HOLDER = "00000000-0000-4000-8000-000000000000"
+
+HOT: list[tuple[str, str, list[Any], dict[str, int]]] = [
+    ("claim", run._LEASE, [10, "w", 30.0], {"agent_run": 200}),
+    ("route: which channels", inbox._CHANNELS, [], {"channel_inbox": 60}),
+    ("route: a batch", inbox._BATCH, [1, 50], {"channel_inbox": 100}),
+    ("intend", outbox._INTEND, [1, 0, HOLDER, "r", 32], {"channel_outbox": 1200}),
+    (
+        "append",
+        execution._APPEND,
+        [["s1"], [1], [HOLDER], [0], [1], [1], [1], [1], ["usage"], ["{}"]],
+        {"session_event": 0},
+    ),
+    ("tail", event._TAIL, [["s1", "s2"], [18, 19], 100], {"session_event": 10}),
+]
+
+
+@pytest.fixture
+async def grown(dsn: str) -> Any:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(SEED)
+    await connection.execute("VACUUM ANALYZE")
+    yield connection
+    await connection.close()
+
+
+def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [plan, *(node for child in plan.get("Plans", []) for node in nodes(child))]
+
+
+@pytest.mark.parametrize(("name", "sql", "args", "rows"), HOT, ids=[hot[0] for hot in HOT])
+async def test_hot_statement(
+    grown: asyncpg.Connection[asyncpg.Record], name: str, sql: str, args: list[Any], rows: dict[str, int]
+) -> None:
+    transaction = grown.transaction()
+    await transaction.start()
+    text = await grown.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *args)
+    await transaction.rollback()
+    plan = json.loads(text)[0]["Plan"]
+    shown = json.dumps(plan, indent=1)
+    touched = [
+        node for node in nodes(plan) if node.get("Relation Name") in rows and re.search(r"Scan", node["Node Type"])
+    ]
+    for node in touched:
+        assert node["Node Type"] != "Seq Scan", f"{name} reads all of {node['Relation Name']}:\n{shown}"
+        read = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        assert read <= rows[node["Relation Name"]], f"{name} reads {read} rows of {node['Relation Name']}:\n{shown}"
