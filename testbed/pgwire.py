@@ -14,7 +14,10 @@ _SSL_REQUEST, _CANCEL_REQUEST, _GSS_REQUEST = 80877103, 80877102, 80877104
 
 @dataclass(frozen=True)
 class Request:
-    """One message of the client. `executes` is the SQL text if the message makes the server run a statement."""
+    """One message of the client. `executes` is the SQL text if the message makes the server run a statement.
+
+    A Bind comes with the message after it: a server that has only the Bind waits without its idle-in-transaction limit.
+    """
 
     raw: bytes
     executes: str | None = None
@@ -40,6 +43,7 @@ class Frontend:
         self._started = False
         self._statements: dict[bytes, str] = {}
         self._portals: dict[bytes, str] = {}
+        self._bound = b""
 
     def feed(self, data: bytes) -> Iterator[Request]:
         """Yields each message that `data` completes."""
@@ -47,7 +51,10 @@ class Frontend:
         while (size := self._size()) is not None and len(self._buffer) >= size:
             raw = bytes(self._buffer[:size])
             del self._buffer[:size]
-            yield self._typed(raw) if self._started else self._startup(raw)
+            if self._started and raw[:1] == b"B":
+                self._bind(raw)
+            else:
+                yield self._typed(raw) if self._started else self._startup(raw)
 
     def _size(self) -> int | None:
         lead = 1 if self._started else 0
@@ -62,16 +69,19 @@ class Frontend:
         self._started = code != _CANCEL_REQUEST
         return Request(raw)
 
+    def _bind(self, raw: bytes) -> None:
+        portal, name, _ = raw[5:].split(b"\0", 2)
+        self._portals[portal] = self._statements.get(name, "")
+        self._bound += raw
+
     def _typed(self, raw: bytes) -> Request:
         kind, body = raw[:1], raw[5:]
+        raw, self._bound = self._bound + raw, b""
         if kind == b"Q":
             return Request(raw, executes=body.rstrip(b"\0").decode(errors="replace"))
         if kind == b"P":
             name, sql, _ = body.split(b"\0", 2)
             self._statements[name] = sql.decode(errors="replace")
-        elif kind == b"B":
-            portal, name, _ = body.split(b"\0", 2)
-            self._portals[portal] = self._statements.get(name, "")
         elif kind == b"E":
             return Request(raw, executes=self._portals.get(body.split(b"\0", 1)[0], ""))
         return Request(raw)

@@ -29,10 +29,17 @@ class AgentFolder:
         self._seen: dict[Path, tuple[int, int]] = {}
 
     def begin(self) -> None:
-        """Make the folder, with a first agent where there is none."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not self._files():
-            (self.path / "demo.md").write_text(FIRST_AGENT, encoding="utf-8")
+        """Make the folder, with a first agent where there is none. Raises BadSetting."""
+        from stratus.domain.errors import BadSetting
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not self._files():
+                (self.path / "demo.md").write_text(FIRST_AGENT, encoding="utf-8")
+        except OSError as error:
+            raise BadSetting(
+                f"STRATUS_HOME: {self.path} cannot be written ({error.strerror}); choose another"
+            ) from error
 
     async def follow(self) -> bool:
         """A step of a loop: store the agents if any file changed since the last step. Raises DatabaseAway; the next step then tries again."""

@@ -58,16 +58,14 @@ async def _signin_code(db: Database) -> str:
 
 @asynccontextmanager
 async def _meanwhile(folder: AgentFolder, embedded: EmbeddedPostgres | None) -> AsyncIterator[None]:
-    """Follow the agents' files and keep the embedded server up while the body runs."""
+    """While the body runs: follow the agents' files, and bring back the embedded server whose guard was killed, too."""
     from stratus.effects import Loop
 
     loops = [Loop("agents", folder.follow, FOLLOW_SECONDS)]
     if embedded is not None:
 
         async def keep() -> bool:
-            await asyncio.to_thread(
-                embedded.start
-            )  # a no-op while it answers; brings it back when its guard was killed, too
+            await asyncio.to_thread(embedded.start)
             return False
 
         loops.append(Loop("embedded", keep, KEEP_SECONDS))

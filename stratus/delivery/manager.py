@@ -67,6 +67,7 @@ class ChannelManager:
         self._leftovers = Receipts(db, self._doors.failpoints)
         self._look = False
         self._draining = False
+        self._clearing = asyncio.Lock()
         self.loop = Loop("channels", self.step, terms.poll, self._doors.clock, self._doors.chance)
         hints.on("outbox", self._something_to_send)
         hints.on("channels", self._something_configured)
@@ -105,12 +106,12 @@ class ChannelManager:
             for task in late:
                 task.cancel()
             await asyncio.wait(tasks)
-        await self._clear_away()
         try:
             async with asyncio.timeout(_STORE_SECONDS):
+                await self._clear_away()
                 await self._leftovers.store()
         except (DatabaseAway, TimeoutError):
-            log.warning("receipts.unstored", count=len(self._leftovers))
+            log.warning("channels.drain_incomplete", channels=list(self._slots), receipts=len(self._leftovers))
 
     def _slot_of(self, lease: ChannelLease) -> _Slot | None:
         slot = self._slots.get(lease.channel_id)
@@ -145,9 +146,14 @@ class ChannelManager:
                 self._slots[channel_id].reported = report
 
     async def _clear_away(self) -> bool:
+        async with self._clearing:  # a drain must not return while the loop's own step still gives channels back
+            return await self._give_back_ended()
+
+    async def _give_back_ended(self) -> bool:
         ended = {channel_id: slot for channel_id, slot in self._slots.items() if slot.task.done()}
         if not ended:
             return False
+        await self._report()  # why it ended: it can be told only while the lease is ours
         now = self._doors.clock.monotonic()
         for channel_id, slot in ended.items():
             del self._slots[channel_id]

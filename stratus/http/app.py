@@ -1,4 +1,4 @@
-"""The HTTP application: one router a noun, one error table, one body limit."""
+"""The HTTP application: one router a noun, one error table, one place for limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stratus.http import (
     sessions,
     tokens,
 )
-from stratus.http.limits import BodyLimit
+from stratus.http.limits import Limits
 from stratus.http.services import Services
 
 _ROUTERS = (auth, messages, runs, sessions, agents, channels, outbox, tokens, hooks, operations)
@@ -35,5 +35,5 @@ def create_app(services: Services) -> FastAPI:
         app.include_router(module.router)
     console.mount(app)
     errors.install(app)
-    app.add_middleware(BodyLimit)
+    app.add_middleware(Limits)
     return app

@@ -1,4 +1,4 @@
-"""Takes request bodies in before anything parses them: bounded in size and in time."""
+"""Takes requests in before anything parses them: bodies bounded in size and in time, addresses that PostgreSQL can store."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import asyncio
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stratus.domain.errors import TooLarge
+from stratus.domain.errors import BadInput, TooLarge
 from stratus.http.errors import answer, problem
 
 BODY_MAX = 1_048_576
 BODY_SECONDS = 30.0
 
 
-class BodyLimit:
-    """ASGI middleware: 413 over BODY_MAX octets, 408 for a body that takes longer than BODY_SECONDS."""
+class Limits:
+    """ASGI middleware: 400 for a NUL in the address, 413 over BODY_MAX octets, 408 for a body that takes longer than BODY_SECONDS."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -26,9 +26,11 @@ class BodyLimit:
             return
         refused: Response | None = None
         try:
+            if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
+                raise BadInput("an address holds no NUL")
             async with asyncio.timeout(BODY_SECONDS):
                 body = await _body(scope, receive)
-        except TooLarge as error:
+        except (BadInput, TooLarge) as error:
             refused = answer(error)
         except TimeoutError:
             refused = problem(408, "Too slow", "too_slow", f"the body did not arrive within {BODY_SECONDS:g} seconds")

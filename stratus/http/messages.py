@@ -90,7 +90,7 @@ async def read(
     me: Me,
     after: str | None = None,
     follow: Literal["session"] | None = None,
-    before: Annotated[int | None, Query(ge=1)] = None,
+    before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:

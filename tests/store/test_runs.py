@@ -104,6 +104,17 @@ async def test_only_the_head_of_a_session_is_claimed_and_finish_promotes_the_nex
     assert second[0].lease.token > mine.lease.token
 
 
+async def test_exactly_the_head_is_runnable(db: Database) -> None:
+    await queue(db, new_run("s1", "one"), new_run("s1", "two"))
+    await queue(db, new_run("s1", "three"))
+    runnable = "SELECT turn FROM agent_run WHERE runnable_at IS NOT NULL"
+    assert await rows(db, runnable) == [{"turn": 1}]
+    [claimed] = await claim(db, "w", 10, 60.0)
+    assert await rows(db, runnable) == []
+    await finish(db, [completion(claimed)])
+    assert await rows(db, runnable) == [{"turn": 2}]
+
+
 async def test_many_workers_claim_each_run_once(db: Database) -> None:
     await queue(db, *(new_run(f"s{n}") for n in range(60)))
     taken = await asyncio.gather(*(claim(db, f"w{n}", 20, 60.0) for n in range(6)))

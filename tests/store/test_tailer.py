@@ -118,7 +118,7 @@ async def test_large_events_are_bounded_by_their_size(db: Database, tailer: Tail
     claimed = await running(db, "s1")
     await fill(db, claimed, 12, "x" * 200_000)
     watch = tailer.watch("s1", 3)
-    read = []
+    read: list[int] = []
     while len(read) < 12:
         await tailer.step()
         events = await watch.take(0.01)

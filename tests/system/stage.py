@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,12 +20,18 @@ from stratus.store.vault import Vault
 from testbed.fakes.model import FakeModel
 from testbed.fakes.platform import FakePlatform
 from testbed.fakes.server import FakeServer
+from testbed.postgres import TestCluster
 from testbed.replicas import SECRET_KEY, Replica, ReplicaSet, eventually
 
 MODEL_KEY = "test-key-of-the-fake-model"
 OWNER_OFF = {"STRATUS_CHANNEL_LEASE": "off"}
 WORKER_OFF = {"STRATUS_RUN_WORKER": "off"}
 HTTP_ONLY = {**OWNER_OFF, **WORKER_OFF}
+_COUNTS = """
+SELECT (SELECT count(*) FROM channel_inbox) AS inbox, (SELECT count(*) FROM agent_run) AS runs,
+       (SELECT count(*) FROM message) AS messages, (SELECT count(*) FROM channel_outbox) AS ops,
+       (SELECT count(*) FROM channel_outbox WHERE state = 'sent') AS sent
+"""
 
 
 @dataclass
@@ -111,6 +118,34 @@ class Stage:
         name = await self.owner()
         return name is not None and f":{replica.pid}:" in name
 
+    async def owner_among(self, replicas: Iterable[Replica], *, timeout: float = 15.0) -> Replica:
+        """The one of these that owns the channel, as soon as one does."""
+
+        async def found() -> Replica | None:
+            name = await self.owner()
+            return next((one for one in replicas if name is not None and process_in(name) == one.pid), None)
+
+        owner: Replica | None = await eventually(found, timeout, "an owner of the channel")
+        assert owner is not None
+        return owner
+
+    def senders(self) -> list[tuple[str, int]]:
+        """What the platform has accepted, in order, each with the process that sent it."""
+        return [(one.get("text", ""), process_in(one["replica"])) for one in self.platform.log]
+
+    async def counts(self) -> dict[str, int]:
+        """How many rows there are of each kind, and how many ops were sent."""
+        [row] = await self.rows(_COUNTS)
+        return row
+
+    async def settled(self, count: int, *, timeout: float = 15.0) -> None:
+        """Wait until the receipts of `count` sends are stored."""
+
+        async def stored() -> bool:
+            return (await self.counts())["sent"] >= count
+
+        await eventually(stored, timeout, f"{count} receipts stored")
+
     async def run_states(self) -> list[str]:
         return [row["state"] for row in await self.rows("SELECT state FROM agent_run ORDER BY id")]
 
@@ -132,6 +167,38 @@ async def stage_on(dsn: str, db: Database) -> AsyncIterator[Stage]:
         owner = await principal.ensure_owner(db)
         token = await principal.create_token(db, owner.id, "api", name="test")
         yield Stage(dsn, db, platform, platform_server.url, model, model_server.url, token.secret)
+
+
+def process_in(name: str) -> int:
+    """The process id in a replica's name."""
+    return int(name.split(":")[1])
+
+
+async def logged(replica: Replica, text: str, *, times: int = 1, timeout: float = 10.0) -> None:
+    """Wait until the replica's log has this text so many times."""
+    await eventually(lambda: replica.log_text().count(text) >= times, timeout, f"{text} in the log of {replica.name}")
+
+
+async def stands_still(replica: Replica, *, timeout: float = 15.0) -> None:
+    """Wait until the process has stopped itself (a failpoint's `stop`)."""
+
+    def stopped() -> bool:
+        return Path(f"/proc/{replica.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    await eventually(stopped, timeout, f"{replica.name} stopped")
+
+
+@contextlib.asynccontextmanager
+async def shared_stage(cluster: TestCluster) -> AsyncIterator[Stage]:
+    """A stage on a database of its own, for tests that share their replicas and differ by session, chat or channel."""
+    async with cluster.database() as dsn:
+        db = Database(dsn, main_size=6, ingress_size=2)
+        await db.open()
+        try:
+            async with stage_on(dsn, db) as made:
+                yield made
+        finally:
+            await db.close()
 
 
 @dataclass(frozen=True)

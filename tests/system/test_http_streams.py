@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -71,7 +72,11 @@ def seqs(frames: list[Frame]) -> list[int]:
 
 async def test_a_sent_message_streams_its_run_to_the_end(web: Web, ann: Person) -> None:
     key = ann.key()
-    options = {"method": "POST", "json": {"agent": "demo", "text": "hello"}, "headers": {"Idempotency-Key": key}}
+    options: dict[str, Any] = {
+        "method": "POST",
+        "json": {"agent": "demo", "text": "hello"},
+        "headers": {"Idempotency-Key": key},
+    }
 
     async with ann.stream("/sessions/s1/messages", **options) as (response, frames):
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -284,9 +289,9 @@ async def test_a_reader_that_does_not_read_is_cut_and_others_go_on(
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         request = f"GET /sessions/s1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.secret}\r\nAccept: text/event-stream\r\n\r\n"
         stuck.sendall(request.encode())
-        await eventually(lambda: web.tailer.watchers == 1, what="the stuck reader's watch")
-        run_seq = await deltas(web, one, 120, "x" * 100_000)
         reading = asyncio.create_task(ann.all_frames("/sessions/s1/messages"))
+        await eventually(lambda: web.tailer.watchers == 2, what="both readers")
+        run_seq = await deltas(web, one, 120, "x" * 100_000)
         await eventually(lambda: web.tailer.watchers == 1, what="the stuck reader to be given up")
         await end(web, one, run_seq)
         assert seqs(await reading) == list(range(1, 126))

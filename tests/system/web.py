@@ -172,3 +172,12 @@ async def fetchrow(db: Database, sql: str, *arguments: object) -> dict[str, Any]
         return await connection.fetchrow(sql, *arguments)
 
     return dict(await db.transact(work))
+
+
+def code(response: httpx.Response) -> tuple[int, str]:
+    """The status and the problem's code, after the document's form was checked."""
+    assert response.headers["content-type"] == "application/problem+json"
+    document = response.json()
+    assert set(document) == {"type", "title", "status", "detail", "code"}
+    assert document["status"] == response.status_code
+    return response.status_code, document["code"]

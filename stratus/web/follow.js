@@ -1,0 +1,131 @@
+// Keeps one session's view fed: its transcript, then its event stream from the transcript's cursor on, through every kind of break.
+
+import * as api from './api.js';
+import { Problem } from './api.js';
+import { Decoder } from './sse.js';
+
+const RETRY_MS = 1_000;
+const RETRY_MAX_MS = 10_000;
+const SILENCE_MS = 40_000; // more than two of the server's keep-alives
+
+export class Follower {
+  #session;
+  #view;
+  #closed = new AbortController();
+  #wake = () => {};
+  #failures = 0;
+  #retryMs = RETRY_MS;
+
+  // `view` has state(), dispatch(action), status(name, problem) and gone(problem).
+  constructor(session, view) {
+    this.#session = session;
+    this.#view = view;
+  }
+
+  close() {
+    this.#closed.abort();
+    this.#wake();
+  }
+
+  // Try again at once: the network is back, or somebody asks.
+  hurry() {
+    this.#failures = 0;
+    this.#wake();
+  }
+
+  async run() {
+    let fresh = false; // whether the transcript that is shown may be continued
+    let rebuilt = false; // whether it was fetched anew with nothing heard since
+    while (!this.#closed.signal.aborted) {
+      try {
+        if (!fresh) {
+          await this.#load();
+          fresh = true;
+        }
+        const end = await this.#listen();
+        if (end === 'empty') {
+          this.#view.status('idle');
+          return;
+        }
+        if (end === 'heard') rebuilt = false;
+        if (end === 'missed') fresh = false;
+      } catch (error) {
+        if (this.#closed.signal.aborted) return;
+        if (error.code === 'cursor_expired' && !rebuilt) {
+          fresh = false;
+          rebuilt = true;
+          continue;
+        }
+        if (!(error instanceof Problem)) throw error;
+        if (!error.temporary) {
+          this.#view.gone(error);
+          return;
+        }
+        this.#failures += 1;
+        this.#retryMs = Math.max(this.#retryMs, (error.retryAfter ?? 0) * 1000);
+      }
+      if (fresh) await this.#pause();
+    }
+  }
+
+  async #load() {
+    const page = await api.transcript(this.#session, { signal: this.#closed.signal });
+    this.#view.dispatch({ type: 'transcript', page });
+    this.#view.dispatch({ type: 'connected', resumed: false });
+  }
+
+  async #listen() {
+    const silence = new AbortController();
+    const signal = AbortSignal.any([this.#closed.signal, silence.signal]);
+    let timer = setTimeout(() => silence.abort(), SILENCE_MS);
+    try {
+      const response = await api.follow(this.#session, this.#view.state().cursor, signal);
+      if (response.status === 204) return 'empty';
+      this.#view.status('live');
+      return await this.#read(response.body.getReader(), () => {
+        clearTimeout(timer);
+        timer = setTimeout(() => silence.abort(), SILENCE_MS);
+      });
+    } catch (error) {
+      if (error instanceof Problem || this.#closed.signal.aborted) throw error;
+      return 'cut';
+    } finally {
+      clearTimeout(timer);
+      silence.abort();
+      // From now on a gap in the numbers means that something was missed.
+      this.#view.dispatch({ type: 'connected', resumed: true });
+    }
+  }
+
+  async #read(reader, heard) {
+    const decoder = new Decoder();
+    let end = 'closed';
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return end;
+      heard();
+      for (const event of decoder.feed(value)) {
+        this.#view.dispatch({ type: 'event', id: event.id, event: JSON.parse(event.data) });
+        end = 'heard';
+        this.#failures = 0;
+      }
+      if (decoder.retry !== null) this.#retryMs = decoder.retry;
+      if (this.#view.state().missed) return 'missed';
+    }
+  }
+
+  async #pause() {
+    if (this.#closed.signal.aborted) return;
+    this.#view.status('reconnecting');
+    const ceiling = Math.max(this.#retryMs, Math.min(this.#retryMs * 2 ** this.#failures, RETRY_MAX_MS));
+    const ms = ceiling * (0.5 + Math.random() / 2);
+    await new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.#wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+    this.#wake = () => {};
+  }
+}

@@ -1,0 +1,143 @@
+// One open session: its view state, its stream, its sends; and what the chat column shows of them.
+
+import * as api from './api.js';
+import { Follower } from './follow.js';
+import { EMPTY, OPEN, answerText, isOpen, reduce } from './reducer.js';
+
+const ENDS = { completed: '', failed: 'The answer failed. ', canceled: 'Stopped. ', interrupted: 'The answer was interrupted. ' };
+
+export class Session {
+  #page;
+  #state = EMPTY;
+  #follower = null;
+  #closed = false;
+  #asked = new Set();
+  #frame = 0;
+
+  // `page` has draw(session), status(name, problem), announce(text), changed(), unauthenticated().
+  constructor(id, page, { known, unsent }) {
+    this.id = id;
+    this.known = known; // whether the gateway has it
+    this.loaded = !known;
+    this.absent = null;
+    this.#page = page;
+    for (const item of unsent) this.#state = reduce(this.#state, { type: 'send', ...item });
+  }
+
+  get state() {
+    return this.#state;
+  }
+
+  get busy() {
+    return isOpen(this.#state) || this.#state.pending.some((one) => one.state === 'sending');
+  }
+
+  open() {
+    if (this.known) this.#follow();
+    else this.#page.status('idle');
+    this.#draw();
+  }
+
+  close() {
+    this.#closed = true;
+    cancelAnimationFrame(this.#frame);
+    this.#follower?.close();
+  }
+
+  hurry() {
+    this.#follower?.hurry();
+  }
+
+  sent(item) {
+    this.dispatch({ type: 'send', key: item.key, text: item.text });
+  }
+
+  accepted(item, answer) {
+    this.dispatch({ type: 'accepted', key: item.key, run: answer.run, cursor: answer.cursor });
+    this.known = true;
+    if (this.#follower === null) this.#follow();
+  }
+
+  refused(item, problem) {
+    this.dispatch({ type: 'refused', key: item.key, error: problem.message });
+  }
+
+  // The text of a refused send, taken out of the view to be edited.
+  withdraw(key) {
+    const item = this.#state.pending.find((one) => one.key === key);
+    this.dispatch({ type: 'withdrawn', key });
+    return item?.text ?? '';
+  }
+
+  async earlier() {
+    const page = await api.transcript(this.id, { before: this.#state.before });
+    if (!this.#closed) this.dispatch({ type: 'earlier', page });
+  }
+
+  dispatch(action) {
+    const before = this.#state;
+    this.#state = reduce(before, action);
+    if (action.type === 'transcript') this.loaded = true;
+    if (action.type === 'event') this.#tell(before, action.event);
+    if (action.type === 'transcript' || action.type === 'earlier') this.#askOutcomes();
+    if (this.#state !== before && !this.#closed) this.#draw();
+  }
+
+  #follow() {
+    this.#follower = new Follower(this.id, {
+      state: () => this.#state,
+      dispatch: (action) => {
+        if (!this.#closed) this.dispatch(action);
+      },
+      status: (name) => {
+        if (!this.#closed) this.#page.status(name);
+      },
+      gone: (problem) => this.#gone(problem),
+    });
+    this.#follower.run().then(() => {
+      this.#follower = null;
+    });
+  }
+
+  #gone(problem) {
+    if (this.#closed) return;
+    if (problem.status === 401) {
+      this.#page.unauthenticated();
+      return;
+    }
+    this.absent = problem;
+    this.loaded = true;
+    this.#page.status('idle');
+    this.#draw();
+  }
+
+  // Of an old turn without an answer the transcript does not say how it ended.
+  async #askOutcomes() {
+    for (const { run, state } of this.#state.turns) {
+      if (state !== 'ended' || this.#asked.has(run)) continue;
+      this.#asked.add(run);
+      try {
+        const found = await api.run(run);
+        this.dispatch({ type: 'outcome', run, state: found.state, error: found.error });
+      } catch {
+        this.#asked.delete(run);
+        return;
+      }
+    }
+  }
+
+  #tell(before, event) {
+    if (!event.kind.startsWith('run.') && !event.kind.startsWith('session.')) return;
+    this.#page.changed();
+    const turn = this.#state.turns.findLast((one) => one.run === event.run);
+    const was = before.turns.findLast((one) => one.run === event.run);
+    if (turn === undefined || was === undefined || !OPEN.has(was.state) || OPEN.has(turn.state)) return;
+    this.#page.announce(`${ENDS[turn.state] ?? ''}${turn.error?.message ?? ''} ${answerText(turn)}`.trim());
+  }
+
+  // Many events may come within one frame: it is drawn once.
+  #draw() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = requestAnimationFrame(() => this.#page.draw(this));
+  }
+}
