@@ -14,7 +14,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= 1
 endif
 
-.PHONY: help env up test check format bench chaos machines lock
+.PHONY: help env up test check format bench chaos machines ddl lock
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ chaos: env ## random faults for MINUTES=, repeatable by SEED=
 
 machines: env ## write docs/machines from the state tables
 	$(BIN)/python -m testbed.machine_docs
+
+ddl: env ## print the declared schema as SQL, for a new migration to freeze
+	@$(BIN)/python -m testbed.schema_ddl
 
 lock: ## resolve the dependencies anew
 	@$(get_uv)

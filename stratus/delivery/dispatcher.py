@@ -22,7 +22,7 @@ from stratus.domain.errors import DatabaseAway, LeaseLost
 from stratus.effects import Loop
 from stratus.store import attempt, outbox
 from stratus.store.database import Database
-from stratus.store.outbox import Intent, Outcome
+from stratus.store.outbox import Intent, Outcome, begin
 
 log = structlog.get_logger(__name__)
 
@@ -175,7 +175,7 @@ class Dispatcher:
         if not sends or not self._tenure.valid():
             return []
         intents = [send.intent for send in sends]
-        allowed = await outbox.begin(self._db, self._tenure.lease, intents, self._terms.send_budget)
+        allowed = await begin(self._db, self._tenure.lease, intents, self._terms.send_budget)
         return [send for send in sends if send.intent.token in allowed]
 
     async def _send(self, send: _Send) -> None:
@@ -212,5 +212,5 @@ class Dispatcher:
     async def _may_go_on(self, send: _Send) -> bool:
         if not self._tenure.valid() or self._clock.monotonic() >= send.until:
             return False
-        allowed = await outbox.begin(self._db, self._tenure.lease, [send.intent], self._terms.send_budget)
+        allowed = await begin(self._db, self._tenure.lease, [send.intent], self._terms.send_budget)
         return send.intent.token in allowed

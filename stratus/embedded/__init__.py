@@ -3,8 +3,7 @@
 It runs before and outside of any event loop, and needs only the standard library until a database is made.
 """
 
-from stratus.embedded.account import default_home
 from stratus.embedded.errors import EmbeddedError
 from stratus.embedded.server import EmbeddedPostgres
 
-__all__ = ["EmbeddedError", "EmbeddedPostgres", "default_home"]
+__all__ = ["EmbeddedError", "EmbeddedPostgres"]

@@ -17,24 +17,6 @@ FALLBACKS = ("stratus", "postgres", "nobody")
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "ICU_DATA")
 
 
-def default_home() -> Path:
-    """Where Stratus keeps its things unless told otherwise.
-
-    As root it is `/var/lib/stratus`: the unprivileged account that PostgreSQL runs as cannot enter root's own home.
-    Else the XDG data folder (https://specifications.freedesktop.org/basedir-spec/latest/). Raises EmbeddedError when
-    the account has no home.
-    """
-    if os.geteuid() == 0:
-        return Path("/var/lib/stratus")
-    xdg = Path(os.environ.get("XDG_DATA_HOME", ""))
-    if xdg.is_absolute():  # the specification: a relative one is ignored
-        return xdg / "stratus"
-    try:
-        return Path.home() / ".local/share/stratus"
-    except RuntimeError as error:
-        raise EmbeddedError("this account has no home folder; set STRATUS_HOME or STRATUS_DATABASE_URL") from error
-
-
 def server_account(data: Path) -> pwd.struct_passwd | None:
     """The account for the server of this data folder; None means: our own.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import structlog
+
 from stratus.domain.chain import notice
 from stratus.domain.run import RunEvent
 from stratus.domain.values import RunError
@@ -12,11 +14,14 @@ from stratus.store.hints import Hints
 from stratus.store.orphan import Orphan, take_orphans
 from stratus.store.plan import NewOp, addressed
 from stratus.store.run import Ending, end_runs
+from stratus.store.stalled import end_stalled
 
 BATCH = 50
 INTERRUPTED = RunError(
     code="interrupted", message="I was interrupted before I could finish. Please send your message again."
 )
+
+log = structlog.get_logger(__name__)
 
 
 class Sweeper:
@@ -29,7 +34,13 @@ class Sweeper:
 
     async def step(self) -> bool:
         """True when there may be more."""
+        try:
+            return await self._reap()
+        finally:  # also when the reaping failed: it may wait for what a stalled session locks
+            if stalled := await end_stalled(self._db):
+                log.warning("sessions.ended", count=stalled)
 
+    async def _reap(self) -> bool:
         async def work(connection: Connection) -> list[Orphan]:
             orphans = await take_orphans(connection, BATCH)
             await end_runs(connection, [self._ending(orphan) for orphan in orphans])

@@ -49,6 +49,8 @@ class Worker:
         self._turns: dict[str, Turn] = {}
         self._idle = asyncio.Event()
         self._idle.set()
+        self._claiming = asyncio.Lock()
+        self._giving_back = False
 
     @property
     def busy(self) -> int:
@@ -57,6 +59,10 @@ class Worker:
 
     async def step(self) -> bool:
         """Claim for every free slot. True when runs were claimed."""
+        async with self._claiming:  # a drain must see the turns of a claim that has committed
+            return await self._claim()
+
+    async def _claim(self) -> bool:
         free = self._slots - len(self._turns)
         if free <= 0:
             return False
@@ -69,6 +75,8 @@ class Worker:
         self._idle.clear()
         for turn in turns:
             self._turns[turn.claimed.lease.session_id] = turn
+            if self._giving_back:
+                turn.abort(Abort.YIELDED)
             self._group.create_task(self._execute(turn))
         return True
 
@@ -140,11 +148,17 @@ class Worker:
         return False
 
     async def drain(self, seconds: float) -> None:
-        """Let turns end by themselves for `seconds`, then give back those that have not."""
+        """Let turns end by themselves for `seconds`, those of a claim in hand too, then give back what has not. `step` is not begun any more."""
         try:
             async with asyncio.timeout(seconds):
-                await self._idle.wait()
+                await self._at_rest()
         except TimeoutError:
+            self._giving_back = True
             for turn in list(self._turns.values()):
                 turn.abort(Abort.YIELDED)
-            await self._idle.wait()
+            await self._at_rest()
+
+    async def _at_rest(self) -> None:
+        async with self._claiming:
+            pass
+        await self._idle.wait()

@@ -7,13 +7,14 @@ from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from stratus.channel.errors import AccountStopped
 from stratus.channel.registry import UnknownPlatform, adapter_class, platforms
 from stratus.channel.values import ChannelConfig
 from stratus.domain.agent import AGENT_ID_PATTERN
 from stratus.domain.errors import BadInput
+from stratus.domain.routing import Access
 from stratus.http.auth import Admin
 from stratus.http.errors import AgentNotFound
 from stratus.http.ids import public_id
@@ -57,6 +58,7 @@ async def create(body: _New, here: Here, me: Admin) -> dict[str, Any]:
         raise BadInput(f"platform: must be one of {', '.join(_allowed(here))}")
     await _known_agent(here, body.agent)
     identity = here.ids.uuid()
+    _check_access(body.options)
     _check(body.platform, identity, body.name, body.options, body.credentials)
     row = await channels.create(
         here.db,
@@ -77,6 +79,8 @@ async def change(channel: str, body: _Change, here: Here, me: Admin) -> dict[str
     row = await channels.get(here.db, str(public_id(channel)))
     if body.agent is not None:
         await _known_agent(here, body.agent)
+    if body.options is not None:
+        _check_access(body.options)
     if body.credentials is not None:
         options = row.config if body.options is None else body.options
         _check(row.platform, row.public_id, row.name, options, body.credentials)
@@ -104,6 +108,14 @@ def _allowed(here: Services) -> list[str]:
 async def _known_agent(here: Services, agent_id: str) -> None:
     if await agents.get(here.db, agent_id) is None:
         raise AgentNotFound(f"there is no agent {agent_id}")
+
+
+def _check_access(options: Mapping[str, Any]) -> None:
+    """Raises BadInput for an `access` that the router could not judge by."""
+    try:
+        Access.of(options)
+    except ValidationError as error:
+        raise BadInput('options.access: must be such as {"mode": "open"} or {"allow": ["4711"]}') from error
 
 
 def _check(

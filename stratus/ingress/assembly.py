@@ -82,19 +82,8 @@ class Assembly:
 
     def tell(self, ready: ReadyEvent, text: str, *, key: str) -> None:
         """Answer the sender in the chat; a key that was used before says nothing again."""
-        to = self.reply_to(ready)
+        to = reply_to(self.channel, ready)
         self._ops += addressed([notice(text, to, key)], to)
-
-    def reply_to(self, ready: ReadyEvent) -> ReplyTo:
-        """Where answers to the event go."""
-        return ReplyTo(
-            channel_id=self.channel.id,
-            platform=self.channel.platform,
-            chat=ready.event.chat,
-            thread=ready.event.thread,
-            message_id=ready.event.message_id,
-            account_key=ready.account_key,
-        )
 
     async def commit(self) -> list[str]:
         """Write it all. Returns the sessions that got a run."""
@@ -123,7 +112,19 @@ class Assembly:
             ),
             input=RunInput.of(event.text, event.attachments),
             title=event.text[:TITLE_CHARACTERS],
-            reply_to=self.reply_to(ready),
+            reply_to=reply_to(self.channel, ready),
             inbox_id=ready.id,
         )
         self._runs.append((ready, run))
+
+
+def reply_to(channel: ChannelFacts, ready: ReadyEvent) -> ReplyTo:
+    """Where answers to the event go."""
+    return ReplyTo(
+        channel_id=channel.id,
+        platform=channel.platform,
+        chat=ready.event.chat,
+        thread=ready.event.thread,
+        message_id=ready.event.message_id,
+        account_key=ready.account_key,
+    )

@@ -7,21 +7,29 @@ from dataclasses import dataclass
 
 import structlog
 
-from stratus.domain.errors import DatabaseAway
+from stratus.domain.chain import notice
+from stratus.domain.errors import Broken, DatabaseAway
 from stratus.domain.inbox import InboxState
 from stratus.domain.routing import Meaning, Obey, meaning
 from stratus.effects import Failpoints
-from stratus.ingress.assembly import Assembly
+from stratus.ingress.assembly import Assembly, reply_to
 from stratus.ingress.commands import obey
 from stratus.store import binding, inbox
 from stratus.store.database import Connection, Database
 from stratus.store.hints import Hints
 from stratus.store.inbox import ReadyEvent
+from stratus.store.plan import addressed, plan
 
 BATCH = 200
 SORRY = "I could not take in a message of yours, and have put it aside. Later ones are not affected."
 
 log = structlog.get_logger(__name__)
+
+
+class UnreadableEvent(Broken):
+    """A stored event cannot be decoded: a replica of another version may be able to."""
+
+    code = "unreadable_event"
 
 
 @dataclass(frozen=True)
@@ -42,10 +50,19 @@ class Router:
         self._failpoints = failpoints
 
     async def step(self) -> bool:
-        """True when events were settled, so that there may be more."""
+        """True when events were settled, so that there may be more. Raises a channel's fault after all the others had their turn."""
         settled = 0
+        fault: Exception | None = None
         for channel_id in await inbox.channels_with_work(self._db):
-            settled += await self._channel(channel_id)
+            try:
+                settled += await self._channel(channel_id)
+            except DatabaseAway:
+                raise
+            except Exception as error:
+                log.error("route.channel_failed", channel=channel_id, error=type(error).__name__)
+                fault = error
+        if fault is not None:
+            raise fault
         return settled > 0
 
     async def _channel(self, channel_id: int) -> int:
@@ -105,23 +122,22 @@ class Router:
         self._hints.send("outbox", str(channel_id))
 
     async def _put_aside(self, channel_id: int, ready: ReadyEvent, error: Exception) -> None:
-        state = await inbox.back_off(self._db, ready.id, f"{type(error).__name__}: {error}")
-        log.warning("route.put_aside", channel=channel_id, inbox=ready.id, state=state, error=type(error).__name__)
-        if state is not InboxState.DEAD:
-            return
-
-        async def work(connection: Connection) -> None:
+        async def tell(connection: Connection) -> None:
             channel = await inbox.facts(connection, channel_id)
-            if channel is not None:
-                assembly = Assembly(connection, channel, {})
-                assembly.tell(ready, SORRY, key=f"dead:{ready.id}")
-                await assembly.commit()
+            if channel is not None and ready.event.chat and not ready.event.sender.is_bot:
+                to = reply_to(channel, ready)
+                await plan(connection, addressed([notice(SORRY, to, f"dead:{ready.id}")], to))
 
-        await self._db.transact(work, idempotent=True)
-        self._hints.send("outbox", str(channel_id))
+        state = await inbox.back_off(self._db, ready.id, f"{type(error).__name__}: {error}", on_death=tell)
+        log.warning("route.put_aside", channel=channel_id, inbox=ready.id, state=state, error=type(error).__name__)
+        if state is InboxState.DEAD:
+            self._hints.send("outbox", str(channel_id))
 
 
 async def _settle_batch(connection: Connection, channel_id: int, batch: Sequence[ReadyEvent]) -> Routed:
+    for one in batch:
+        if not one.readable:
+            raise UnreadableEvent(f"event {one.id} is stored in a form that this version does not know")
     channel = await inbox.facts(connection, channel_id)
     if channel is None:
         gone = [inbox.Settled(one.id, InboxState.IGNORED, None, {"reason": "channel deleted"}) for one in batch]

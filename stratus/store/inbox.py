@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import orjson
+from pydantic import ValidationError
 
-from stratus.channel.values import Event
+from stratus.channel.values import Event, Sender
 from stratus.domain.errors import LeaseLost
 from stratus.domain.inbox import INBOX, MAX_ROUTE_ATTEMPTS, ROUTE_WINDOW_SECONDS, InboxEvent, InboxState
 from stratus.store.database import Connection, Database
@@ -53,7 +54,7 @@ WITH held AS MATERIALIZED (
        AND (state = 'received' OR not_before > stratus_now())
      GROUP BY chat_key, thread_key
 )
-SELECT i.id, i.payload, i.account_key, i.received_at
+SELECT i.id, i.event_key, i.chat_key, i.thread_key, i.sender, i.payload, i.account_key, i.received_at
   FROM channel_inbox i
  WHERE i.channel_id = $1 AND i.state = 'ready' AND i.not_before <= stratus_now()
    AND NOT EXISTS (SELECT 1 FROM held h WHERE h.chat_key = i.chat_key AND h.thread_key = i.thread_key AND h.id < i.id)
@@ -101,12 +102,16 @@ class Arrival:
 
 @dataclass(frozen=True)
 class ReadyEvent:
-    """A stored event that waits for the router; `account_key` is the bot that received it."""
+    """A stored event that waits for the router; `account_key` is the bot that received it.
+
+    Of one that this version cannot read (`readable` False) `event` has only its key, its place and its sender.
+    """
 
     id: int
     event: Event
     account_key: str | None
     received_at: datetime
+    readable: bool = True
 
 
 @dataclass(frozen=True)
@@ -182,15 +187,23 @@ async def take_batch(connection: Connection, channel_id: int, limit: int) -> lis
     """Up to `limit` due events in order, for the one router that holds the channel's lock in this transaction; None when another does."""
     if not await connection.fetchval(_LOCK, ROUTE_LOCK, channel_id):
         return None
-    return [
-        ReadyEvent(
-            id=row["id"],
-            event=Event.model_validate_json(row["payload"]),
-            account_key=row["account_key"],
-            received_at=row["received_at"],
-        )
-        for row in await connection.fetch(_BATCH, channel_id, limit)
-    ]
+    return [_ready(row) for row in await connection.fetch(_BATCH, channel_id, limit)]
+
+
+def _ready(row: Mapping[str, Any]) -> ReadyEvent:
+    try:
+        event, readable = Event.model_validate_json(row["payload"]), True
+    except ValidationError:
+        event, readable = _outline(row), False
+    return ReadyEvent(row["id"], event, row["account_key"], row["received_at"], readable)
+
+
+def _outline(row: Mapping[str, Any]) -> Event:
+    try:
+        sender = Sender.model_validate_json(row["sender"])
+    except ValidationError:
+        sender = Sender(id="")
+    return Event(key=row["event_key"], kind="other", chat=row["chat_key"], thread=row["thread_key"], sender=sender)
 
 
 async def facts(connection: Connection, channel_id: int) -> ChannelFacts | None:
@@ -215,13 +228,20 @@ async def settle(connection: Connection, settled: Sequence[Settled]) -> None:
     )
 
 
-async def back_off(db: Database, inbox_id: int, error: str) -> InboxState | None:
-    """Put a row that made the router raise aside for 1, 2, 4 … seconds, or bury it after the last try. Returns its state now."""
+async def back_off(
+    db: Database, inbox_id: int, error: str, *, on_death: Callable[[Connection], Awaitable[None]] | None = None
+) -> InboxState | None:
+    """Put a row that made the router raise aside for 1, 2, 4 … seconds, or bury it after the last try. Returns its state now.
+
+    `on_death` runs in the transaction that buries it.
+    """
 
     async def work(connection: Connection) -> InboxState | None:
         state = await connection.fetchval(
             _BACK_OFF, inbox_id, error[:500], MAX_ROUTE_ATTEMPTS, float(ROUTE_WINDOW_SECONDS)
         )
+        if state == InboxState.DEAD and on_death is not None:
+            await on_death(connection)
         return None if state is None else InboxState(state)
 
     return await db.transact(work)

@@ -56,8 +56,8 @@ export class Composer {
     this.#box.focus();
   }
 
-  // A new chat chooses among `agents`; a chat that exists has its `agent`.
-  showAgents(agents, agent, preferred) {
+  // A new chat may `choose` among `agents`; a chat that exists has its `agent` (null while that is not known).
+  showAgents(agents, { choose, agent, preferred }) {
     const options = agents.map((one) => new Option(one.name, one.id, false, one.id === preferred));
     const before = this.#agent.value;
     const same = options.length === this.#agent.options.length && options.every((option, n) => option.value === this.#agent.options[n].value && option.text === this.#agent.options[n].text);
@@ -65,8 +65,8 @@ export class Composer {
       this.#agent.replaceChildren(...options);
       if (agents.some((one) => one.id === before)) this.#agent.value = before;
     }
-    setHidden(this.#agent, agent !== null || agents.length === 0);
-    setHidden(this.#with, agent === null);
+    setHidden(this.#agent, !choose || agents.length === 0);
+    setHidden(this.#with, choose || agent === null);
     setText(this.#with, agent === null ? '' : `With ${agents.find((one) => one.id === agent)?.name ?? agent}`);
   }
 

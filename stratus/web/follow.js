@@ -37,58 +37,59 @@ export class Follower {
     let fresh = false; // whether the transcript that is shown may be continued
     let rebuilt = false; // whether it was fetched anew with nothing heard since
     while (!this.#closed.signal.aborted) {
+      let end;
       try {
-        if (!fresh) {
-          await this.#load();
-          fresh = true;
-        }
-        const end = await this.#listen();
-        if (end === 'empty') {
-          this.#view.status('idle');
-          return;
-        }
-        if (end === 'heard') rebuilt = false;
-        if (end === 'missed') fresh = false;
+        if (!fresh) await this.#load();
+        fresh = true;
+        end = await this.#listen();
       } catch (error) {
         if (this.#closed.signal.aborted) return;
-        if (error.code === 'cursor_expired' && !rebuilt) {
-          fresh = false;
-          rebuilt = true;
-          continue;
-        }
         if (!(error instanceof Problem)) throw error;
-        if (!error.temporary) {
+        end = error.code === 'cursor_expired' && !rebuilt ? 'missed' : 'refused';
+        if (end === 'refused' && !error.temporary) {
           this.#view.gone(error);
           return;
         }
         this.#failures += 1;
         this.#retryMs = Math.max(this.#retryMs, (error.retryAfter ?? 0) * 1000);
       }
-      if (fresh) await this.#pause();
+      if (end === 'empty') {
+        this.#view.status('idle');
+        return;
+      }
+      if (end === 'heard') rebuilt = false;
+      if (end === 'missed') {
+        fresh = false;
+        rebuilt = true;
+      } else {
+        await this.#pause();
+      }
     }
   }
 
   async #load() {
     const page = await api.transcript(this.#session, { signal: this.#closed.signal });
     this.#view.dispatch({ type: 'transcript', page });
-    this.#view.dispatch({ type: 'connected', resumed: false });
   }
 
+  // How the stream ended: empty (nothing to follow), heard, quiet, or missed (something is gone for good: fetch the transcript).
   async #listen() {
     const silence = new AbortController();
     const signal = AbortSignal.any([this.#closed.signal, silence.signal]);
-    let timer = setTimeout(() => silence.abort(), SILENCE_MS);
+    let timer = 0;
+    const heard = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => silence.abort(), SILENCE_MS);
+    };
+    heard();
     try {
       const response = await api.follow(this.#session, this.#view.state().cursor, signal);
       if (response.status === 204) return 'empty';
       this.#view.status('live');
-      return await this.#read(response.body.getReader(), () => {
-        clearTimeout(timer);
-        timer = setTimeout(() => silence.abort(), SILENCE_MS);
-      });
+      return await this.#read(response.body.getReader(), heard);
     } catch (error) {
-      if (error instanceof Problem || this.#closed.signal.aborted) throw error;
-      return 'cut';
+      if (error.name === 'AbortError' && !this.#closed.signal.aborted) return 'quiet';
+      throw error;
     } finally {
       clearTimeout(timer);
       silence.abort();
@@ -99,12 +100,12 @@ export class Follower {
 
   async #read(reader, heard) {
     const decoder = new Decoder();
-    let end = 'closed';
+    let end = 'quiet';
     for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return end;
+      const piece = await next(reader);
+      if (piece.done) return end;
       heard();
-      for (const event of decoder.feed(value)) {
+      for (const event of decoder.feed(piece.value)) {
         this.#view.dispatch({ type: 'event', id: event.id, event: JSON.parse(event.data) });
         end = 'heard';
         this.#failures = 0;
@@ -127,5 +128,14 @@ export class Follower {
       };
     });
     this.#wake = () => {};
+  }
+}
+
+// A connection that breaks ends the stream like one that is closed: what comes next is asked for by cursor in any case.
+async function next(reader) {
+  try {
+    return await reader.read();
+  } catch {
+    return { done: true };
   }
 }

@@ -19,13 +19,17 @@ export async function enter(code) {
     return code === null ? await api.whoami() : await api.signIn(code);
   } catch (problem) {
     if (problem.temporary) return again(code, problem);
-    const signedOut = problem.status === 401 && code === null;
-    showGate(signedOut ? 'Signed out' : 'That link did not work', signedOut ? 'This browser is not signed in to Stratus.' : problem.message, true);
+    if (code === null) showSignedOut();
+    else return await already() ?? showGate('That link did not work', problem.message, true);
     return null;
   }
 }
 
-export function showGate(title, text, steps) {
+export function showSignedOut() {
+  showGate('Signed out', 'This browser is not signed in to Stratus.', true);
+}
+
+function showGate(title, text, steps) {
   setHidden(part('console'), true);
   setHidden(part('gate'), false);
   setText(part('gate-title'), title);
@@ -33,11 +37,21 @@ export function showGate(title, text, steps) {
   setHidden(part('gate-steps'), !steps);
   setHidden(part('gate-again'), true);
   document.title = 'Stratus';
+  return null;
 }
 
 export function hideGate() {
   setHidden(part('gate'), true);
   setHidden(part('console'), false);
+}
+
+// An old link does no harm to a browser that is signed in.
+async function already() {
+  try {
+    return await api.whoami();
+  } catch {
+    return null;
+  }
 }
 
 function again(code, problem) {

@@ -4,7 +4,7 @@ import * as api from './api.js';
 import { Chat } from './chat.js';
 import { Composer } from './composer.js';
 import { setHidden, setText } from './elements.js';
-import { enter, hideGate, showGate, takeCode } from './gate.js';
+import { enter, hideGate, showSignedOut, takeCode } from './gate.js';
 import { Sender } from './sending.js';
 import { Session } from './session.js';
 import { Threads, addressOf, titleOf } from './threads.js';
@@ -69,6 +69,7 @@ function openSession(id, known) {
   session = new Session(id, { draw, status: (name) => setLink({ name }), announce, changed: refreshSoon, unauthenticated: signedOut }, { known: there, unsent });
   setLink({ name: 'loading' });
   session.open();
+  threads.show(rows, id);
   composer.open(known ? id : 'new');
 }
 
@@ -87,15 +88,15 @@ function draw(drawn) {
   else if (first !== null && part('log').firstElementChild !== first) scroll.scrollTop = scroll.scrollHeight - height;
   setHidden(part('latest'), pinned);
   part('stop').dataset.on = String(session.busy);
-  part('stop').disabled = !session.busy;
+  part('stop').disabled = !session.busy || session.stopping;
 }
 
 function showHello(empty, absent) {
   setHidden(part('hello'), !empty);
   if (!empty) return;
   const none = agents.length === 0;
-  setText(part('hello-title'), absent !== null ? 'This chat is not here' : none ? 'No agent yet' : 'What is on your mind?');
-  setText(part('hello-text'), absent !== null ? 'It does not exist, or it is not yours.'
+  setText(part('hello-title'), absent !== null ? (absent.status === 404 ? 'This chat is not here' : 'This chat cannot be shown') : none ? 'No agent yet' : 'What is on your mind?');
+  setText(part('hello-text'), absent !== null ? (absent.status === 404 ? 'It does not exist, or it is not yours.' : absent.message)
     : none ? 'Put an agent file into the agents folder of Stratus, or run “stratus agents apply PATH”.'
       : 'You may close this page at any time: the answer goes on, and is here when you return.');
 }
@@ -106,9 +107,9 @@ function showHead() {
   const title = row !== undefined ? titleOf(row) : asked ?? (session.known ? '' : 'New chat');
   setText(part('title'), title);
   document.title = title === '' ? 'Stratus' : `${title} · Stratus`;
-  composer.showAgents(agents, row?.agent ?? null, localStorage.getItem(AGENT));
-  composer.allow(session.absent === null && (agents.length > 0 || row !== undefined));
-  threads.show(rows, session.id);
+  const choose = !session.known && session.agent === null;
+  composer.showAgents(agents, { choose, agent: row?.agent ?? session.agent, preferred: localStorage.getItem(AGENT) });
+  composer.allow(session.absent === null && (agents.length > 0 || session.known));
 }
 
 function setLink(change) {
@@ -130,17 +131,15 @@ function showNotice(text) {
 // ---- acting
 
 function sendMessage(text) {
-  const fresh = !session.known && session.state.turns.length === 0 && session.state.pending.length === 0;
-  const row = rows.find((one) => one.id === session.id);
-  const agent = session.known || row !== undefined ? null : composer.agent;
-  if (agent !== null) localStorage.setItem(AGENT, agent);
-  if (fresh) {
+  if (!session.known && session.agent === null) {
+    session.agent = composer.agent;
+    localStorage.setItem(AGENT, session.agent);
     history.pushState(null, '', addressOf(session.id));
     composer.open(session.id);
   }
   pinned = true;
   showNotice('');
-  session.sent(sender.send(session.id, agent, text));
+  session.sent(sender.send(session.id, session.known ? null : session.agent, text));
 }
 
 function accepted(item, answer) {
@@ -162,10 +161,10 @@ async function removeRun(run) {
 }
 
 async function stop() {
-  if (!session.busy || !session.known) return;
-  part('stop').disabled = true;
-  const asked = session;
-  await acting(() => api.stop(asked.id));
+  if (!session.busy || !session.known || session.stopping) return;
+  const stopped = session.stop();
+  draw(session);
+  await acting(() => stopped);
 }
 
 async function acting(what) {
@@ -182,15 +181,16 @@ async function acting(what) {
 async function signOut() {
   await acting(async () => {
     await api.signOut();
+    // What was not sent must not go out in another person's name.
     sessionStorage.clear();
-    signedOut();
+    location.replace(location.pathname);
   });
 }
 
 function signedOut() {
   session?.close();
   session = null;
-  showGate('Signed out', 'This browser is not signed in to Stratus.', true);
+  showSignedOut();
 }
 
 // ---- the list
@@ -199,6 +199,7 @@ async function refresh() {
   clearTimeout(listTimer);
   try {
     [rows, agents] = await Promise.all([api.sessions(), api.agents()]);
+    threads.show(rows, session?.id);
     if (session !== null) draw(session);
   } catch (problem) {
     if (problem.status === 401) signedOut();
@@ -276,9 +277,6 @@ window.addEventListener('offline', () => setLink({}));
 window.addEventListener('hashchange', () => {
   if (location.hash.startsWith('#signin=')) start();
   else if (!part('console').hidden) route();
-});
-window.addEventListener('popstate', () => {
-  if (!part('console').hidden) route();
 });
 
 start();

@@ -12,6 +12,7 @@ export class Session {
   #follower = null;
   #closed = false;
   #asked = new Set();
+  #stopping = new Set();
   #frame = 0;
 
   // `page` has draw(session), status(name, problem), announce(text), changed(), unauthenticated().
@@ -20,8 +21,12 @@ export class Session {
     this.known = known; // whether the gateway has it
     this.loaded = !known;
     this.absent = null;
+    this.agent = null; // the one that a new chat was begun with
     this.#page = page;
-    for (const item of unsent) this.#state = reduce(this.#state, { type: 'send', ...item });
+    for (const item of unsent) {
+      this.#state = reduce(this.#state, { type: 'send', key: item.key, text: item.text });
+      this.agent ??= item.agent;
+    }
   }
 
   get state() {
@@ -30,6 +35,21 @@ export class Session {
 
   get busy() {
     return isOpen(this.#state) || this.#state.pending.some((one) => one.state === 'sending');
+  }
+
+  // Whether a stop was asked for and its turns have not ended yet.
+  get stopping() {
+    return this.#state.turns.some((turn) => OPEN.has(turn.state) && this.#stopping.has(turn.run));
+  }
+
+  async stop() {
+    this.#stopping = new Set(this.#state.turns.map((turn) => turn.run));
+    try {
+      await api.stop(this.id);
+    } catch (problem) {
+      this.#stopping.clear();
+      throw problem;
+    }
   }
 
   open() {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from typing import Protocol
 from uuid import UUID, uuid4
 
 import pytest
@@ -20,7 +21,12 @@ from testbed.pgproxy import PgProxy
 from tests.store.world import completion, event, make_channel, new_run, own, queue, rows, running
 
 FAULTS = ["drop_before", "lose_ack_rst", "lose_ack_silent", "delay"]
-Arm = Callable[[str], Awaitable[None]]
+
+
+class Arm(Protocol):
+    """Arms the test's fault; `single` for a statement that is a transaction of its own."""
+
+    async def __call__(self, text: str, *, single: bool = False) -> None: ...
 
 
 @pytest.fixture
@@ -59,7 +65,7 @@ async def arm(request: pytest.FixtureRequest, proxy: PgProxy) -> AsyncIterator[A
         if request.param == "delay":
             helpers.append(asyncio.create_task(release_later()))
 
-    yield set_up  # type: ignore[misc]
+    yield set_up
     for helper in helpers:
         helper.cancel()
     await asyncio.gather(*helpers, return_exceptions=True)
@@ -101,7 +107,7 @@ async def test_claim(db: Database, far: Database, proxy: PgProxy, arm: Arm) -> N
 
 async def test_append(db: Database, far: Database, proxy: PgProxy, arm: Arm) -> None:
     claimed = await running(db)
-    await arm("WITH given AS", single=True)  # type: ignore[call-arg]
+    await arm("WITH given AS", single=True)
     assert await append(
         far, [Append(claimed.lease, claimed.run_seq, 1, [NewEvent("usage", {"n": 1}), NewEvent("usage", {"n": 2})])]
     ) == [True]
@@ -146,7 +152,7 @@ async def test_guard(db: Database, far: Database, proxy: PgProxy, arm: Arm) -> N
     lease = await own(db, channel)
     await db.transact(lambda c: plan(c, [NewOp(channel, "c1", "notify", {"chat": "c1"}, {"text": "1"}, "k")]))
     [intent] = await intend(db, lease, "r", 5)
-    await arm("started_at = coalesce(a.started_at", single=True)  # type: ignore[call-arg]
+    await arm("started_at = coalesce(a.started_at", single=True)
     assert await begin(far, lease, [intent], 20.0) == {intent.token}
     await hit_once(proxy)
 

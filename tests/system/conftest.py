@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stratus.store.database import Database
-from tests.system.stage import Stage, stage_on
+from testbed.stage import Stage, stage_on
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from stratus.store.hints import Hints
 from stratus.store.inbox import Arrival, ChannelLease
 from stratus.store.plan import NewOp, plan
 from stratus.store.vault import Vault
+from testbed.eventually import eventually
 from tests.store.world import rows
 
 TERMS = Terms(
@@ -216,3 +217,46 @@ async def second_store(db: Database, dsn: str) -> AsyncIterator[Database]:
         yield other
     finally:
         await other.close()
+
+
+def raising(error: Exception) -> Answer:
+    async def answer(_op: Op, _guard: Guard) -> Receipt:
+        raise error
+
+    return answer
+
+
+class Gate:
+    """An answer that is held until the test lets it go."""
+
+    def __init__(self, platform: Platform, ask_guard: bool = False) -> None:
+        self.entered = asyncio.Event()
+        self.release = asyncio.Event()
+        self._platform = platform
+        self._ask_guard = ask_guard
+
+    async def __call__(self, op: Op, guard: Guard) -> Receipt:
+        self.entered.set()
+        await self.release.wait()
+        if self._ask_guard:
+            await guard()
+        return await self._platform.accept(op)
+
+
+async def all_are(db: Database, *wanted: str) -> None:
+    async def settled() -> bool:
+        return await states(db) == list(wanted)
+
+    await eventually(settled, what=f"ops are {wanted}")
+
+
+async def health_is(db: Database, *wanted: str) -> None:
+    async def told() -> bool:
+        return await health(db) == wanted
+
+    await eventually(told, what=f"health is {wanted}")
+
+
+async def hang(_op: Op, _guard: Guard) -> Receipt:
+    await asyncio.Event().wait()
+    raise AssertionError

@@ -10,11 +10,18 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
+from stratus.channel import Event, Sender
 from stratus.domain.inbox import MAX_ROUTE_ATTEMPTS
 from stratus.domain.routing import COMMANDS
+from stratus.effects import Failpoints
+from stratus.ingress.router import Router
+from stratus.store import inbox
+from stratus.store.database import Connection
+from stratus.store.hints import Hints
+from stratus.store.inbox import Arrival, ReadyEvent
 from testbed.postgres import TestCluster
 from testbed.replicas import eventually
-from tests.system.stage import Stage, shared_stage
+from testbed.stage import Stage, shared_stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -28,7 +35,8 @@ HOURS = "SELECT count(DISTINCT to_char(received_at, 'YYYYMMDDHH24')) FROM channe
 # What a later version may have stored: an event that this one cannot read.
 UNREADABLE = """
 INSERT INTO channel_inbox (channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, account_key, state)
-VALUES ($1, 'poison', 'message', 9, 'poisoned', '', '{"id": "u1", "name": "Una"}', '{"shape": "of a later version"}', 'b', 'ready')
+SELECT id, 'poison', 'message', 9, $2, '', '{"id": "u1", "name": "Una"}', '{"shape": "of a later version"}', account_key, 'ready'
+  FROM channel WHERE id = $1
 RETURNING id
 """
 DUE_AGAIN = "UPDATE channel_inbox SET not_before = clock_timestamp() WHERE id = $1 AND state = 'ready'"
@@ -90,10 +98,10 @@ class Room:
         await eventually(reached, timeout=15, what=f"runs to be {expected}")
 
 
-async def room(stage: Stage, **access: Any) -> Room:
-    """A new channel; without `access` everybody may talk."""
+async def room(stage: Stage, *, configured: bool = True, **access: Any) -> Room:
+    """A new channel; without `access` everybody may talk, unless nothing is `configured`."""
     name = f"bot-{uuid4().hex[:8]}"
-    options = {"bot": name, "wait": 1, "access": access or {"mode": "open"}}
+    options = {"bot": name, "wait": 1, "access": (access or {"mode": "open"}) if configured else None}
     return Room(stage, await stage.add_channel(name=name, options=options), name)
 
 
@@ -125,7 +133,7 @@ async def test_strangers_are_refused_once_an_hour_however_often_they_write(stage
 
 
 async def test_access_that_was_never_configured_is_for_nobody(stage: Stage) -> None:
-    here = await room(stage, allow=[])
+    here = await room(stage, configured=False)
     await here.ask("hello")
     assert await here.runs() == []
 
@@ -222,9 +230,8 @@ async def test_a_group_is_answered_only_when_it_speaks_to_the_bot(stage: Stage) 
 async def test_an_event_that_cannot_be_read_is_buried_and_told_of_and_holds_up_nobody(stage: Stage) -> None:
     here = await room(stage)
     await here.ask("hello")
-    here.name = "poisoned"
-    poison: int = await stage.db.transact(lambda c: c.fetchval(UNREADABLE, here.id))
-    await here.say("behind it")
+    poison: int = await stage.db.transact(lambda c: c.fetchval(UNREADABLE, here.id, here.chat("-1")))
+    await here.say("behind it", "-1")
     assert (await here.ask("beside it", "-2")).startswith("You said: beside it")
 
     async def buried() -> bool:
@@ -233,11 +240,11 @@ async def test_an_event_that_cannot_be_read_is_buried_and_told_of_and_holds_up_n
 
     await eventually(buried, timeout=20, what="the event to be given up")
     assert await stage.value("SELECT attempts FROM channel_inbox WHERE id = $1", poison) == MAX_ROUTE_ATTEMPTS
-    sorry, answer = await here.told(2)
+    sorry, answer = await here.told(2, "-1")
     assert "could not take in a message of yours" in sorry
     assert answer.startswith("You said: behind it")
     await here.settled(4)
-    assert len(stage.sent(here.chat())) == 2
+    assert len(stage.sent(here.chat("-1"))) == 2
 
 
 async def test_an_event_that_fails_for_a_while_is_tried_again_by_itself(cluster: TestCluster) -> None:
@@ -251,6 +258,29 @@ async def test_an_event_that_fails_for_a_while_is_tried_again_by_itself(cluster:
         assert (await here.ask("beside it", "-2")).startswith("You said: beside it")
         assert (await here.told(1))[0].startswith("You said: hello")
         assert [event["state"] for event in await here.settled(2)] == ["routed", "routed"]
+
+
+async def test_a_channel_whose_routing_fails_holds_up_no_other(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = inbox.take_batch
+
+    async def failing(connection: Connection, channel_id: int, limit: int) -> list[ReadyEvent] | None:
+        if channel_id == first:
+            raise RuntimeError("on purpose")
+        return await plain(connection, channel_id, limit)
+
+    async with shared_stage(cluster) as stage:
+        await stage.add_agent()
+        first, second = (await room(stage)).id, (await room(stage)).id
+        event = Event(key="1", kind="message", chat="c", sender=Sender(id="u1"), text="hello")
+        await inbox.intake(stage.db, [Arrival(first, event), Arrival(second, event)])
+        monkeypatch.setattr(inbox, "take_batch", failing)
+        router = Router(stage.db, Hints(stage.dsn, stage.db.timeouts, "test"), Failpoints())
+        with pytest.raises(RuntimeError, match="on purpose"):
+            await router.step()
+        states = await stage.rows("SELECT channel_id, state FROM channel_inbox ORDER BY channel_id")
+        assert [row["state"] for row in states] == ["ready", "routed"]
 
 
 async def _whole(here: Room, text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.replicas import Replica, eventually
-from tests.system.stage import HTTP_ONLY, OWNER_OFF, WORKER_OFF, Stage, listen, process_in
+from testbed.stage import HTTP_ONLY, OWNER_OFF, WORKER_OFF, Stage, listen, process_in
 
 RUNS = "SELECT session_id, state, attempts, worker_id FROM agent_run ORDER BY id"
 

@@ -153,6 +153,24 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_parsed(web: Web, an
     assert code(answer) == (413, "too_large")
 
 
+async def test_an_announced_size_is_refused_before_a_byte_of_it_has_come(web: Web) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(web.url.rpartition(":")[2]))
+    writer.write(f"POST /sessions/s1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY_MAX + 1}\r\n\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_two_who_use_one_key_in_one_session_have_a_run_each(web: Web) -> None:
+    ann, admin = await web.person("ann"), await web.person("root", "admin")
+    key = "a-key-that-both-have-chosen"
+    hers = (await ann.say("s1", "mine", key=key)).json()["run"]
+    others = (await admin.say("s1", "the admin's", key=key)).json()["run"]
+    assert hers != others
+    assert (await ann.call("GET", f"/sessions/s1/turns/{key}")).json()["run"] == hers
+    assert (await admin.call("GET", f"/sessions/s1/turns/{key}")).json()["run"] == others
+
+
 async def test_nobody_and_nonsense_are_not_let_in(web: Web) -> None:
     ann = await web.person("ann")
     for headers in (

@@ -220,34 +220,6 @@ async def test_a_quiet_stream_is_kept_alive(web: Web, ann: Person, monkeypatch: 
     assert [(frame.fields, frame.comments) for frame in quiet] == [({}, [" keep-alive"])] * 3
 
 
-async def test_a_queued_run_s_stream_is_kept_alive_while_another_run_is_busy(
-    web: Web, ann: Person, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.2)
-    await ann.say("s1", "one")
-    one = await claimed(web)
-    second = (await ann.say("s1", "two")).json()["cursor"]
-    stop = asyncio.Event()
-
-    async def chatter() -> None:
-        run_seq = one.run_seq
-        while not stop.is_set():
-            assert await append(web.db, [Append(one.lease, run_seq, 1, [NewEvent("text.delta", {"text": "x"})])]) == [
-                True
-            ]
-            web.hints.send("session", "s1")
-            run_seq += 1
-            await asyncio.sleep(0.02)
-
-    task = asyncio.create_task(chatter())
-    async with ann.stream(f"/sessions/s1/messages?after={second}") as (_, frames):
-        await anext(frames)
-        heard = [await anext(frames) for _ in range(2)]
-    stop.set()
-    await task
-    assert [frame.comments for frame in heard] == [[" keep-alive"]] * 2
-
-
 async def test_a_revoked_token_s_stream_ends(web: Web, ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(streams, "ALLOWED_SECONDS", 0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.replicas import Replica, eventually
-from tests.system.stage import OWNER_OFF, WORKER_OFF, Stage, logged, process_in, stands_still
+from testbed.stage import OWNER_OFF, WORKER_OFF, Stage, logged, process_in, stands_still
 
 INTERRUPTED = "⚠ I was interrupted before I could finish. Please send your message again."
 # Twice the testbed's idle-in-transaction limit (0.3 of the 3 s leases) and what a loaded machine needs to go on.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.replicas import eventually
-from tests.system.stage import Stage
+from testbed.stage import Stage
 
 COUNTS = """
 SELECT (SELECT count(*) FROM channel_inbox) AS inbox, (SELECT count(*) FROM agent_run) AS runs,

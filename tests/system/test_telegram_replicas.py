@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from stratus.channel.text import length
+from stratus.channel.values import TextUnit
 from stratus.store import channel
 from stratus.store.vault import Vault
 from testbed.fakes.server import FakeServer
@@ -21,7 +22,7 @@ from testbed.fakes.telegram import FakeTelegram
 from testbed.fakes.telegram_bot import FakeBot
 from testbed.postgres import TestCluster
 from testbed.replicas import SECRET_KEY, Replica, eventually
-from tests.system.stage import Stage, shared_stage
+from testbed.stage import Stage, shared_stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -293,7 +294,7 @@ async def test_a_long_answer_comes_in_order_and_in_pieces_that_telegram_takes(wo
     asked = await chan.say("long 9000")
     texts = await chan.answered(3)
     assert len(texts) == 3
-    assert all(length(text, "utf16") <= 4096 for text in texts)
+    assert all(length(text, TextUnit.UTF16) <= 4096 for text in texts)
     whole = await world.stage.value(
         "SELECT m.parts -> 0 ->> 'text' FROM message m JOIN channel_inbox i ON i.run_id = m.run_id"
         " WHERE i.channel_id = $1 AND m.role = 'assistant'",

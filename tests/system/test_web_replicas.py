@@ -18,7 +18,7 @@ from stratus.http.limits import BODY_MAX
 from stratus.store import principal
 from testbed.postgres import TestCluster
 from testbed.replicas import Replica, ReplicaSet, eventually
-from tests.system.stage import HTTP_ONLY, OWNER_OFF, Heard, Stage, listen, shared_stage
+from testbed.stage import HTTP_ONLY, OWNER_OFF, Heard, Stage, listen, shared_stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -134,7 +134,9 @@ async def test_a_message_runs_on_another_replica_and_streams_on_the_one_that_too
     assert f":{web.b.pid}:" in worker
 
 
-async def test_a_key_names_one_run_on_every_replica_while_it_runs_and_afterwards(web: Web, d: Client, e: Client) -> None:
+async def test_a_key_names_one_run_on_every_replica_while_it_runs_and_afterwards(
+    web: Web, d: Client, e: Client
+) -> None:
     key = f"key-{uuid4()}"
     first = await d.send("twice", "slow 2 hello", key=key)
     run = first.json()["run"]
@@ -307,6 +309,19 @@ async def test_requests_that_are_refused_leave_nothing(web: Web, d: Client) -> N
     large = await d.send("large", "x" * BODY_MAX)
     assert (large.status_code, large.json()["code"]) == (413, "too_large")
     assert await web.stage.value("SELECT count(*) FROM agent_run") == before
+
+
+async def test_a_channel_whose_access_says_nothing_is_refused(d: Client) -> None:
+    bad = {"base_url": "http://127.0.0.1:9", "bot": "b", "access": {"mode": "everybody"}}
+    new = {"platform": "testchan", "name": "odd", "agent": "demo", "options": {**bad, "access": {"allow": []}}}
+    made = await d.http.post("/channels", json=new)
+    for answer in (
+        await d.http.post("/channels", json={**new, "name": "odder", "options": bad}),
+        await d.http.patch(f"/channels/{made.json()['id']}", json={"options": bad}),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_input")
+        assert "access" in answer.json()["detail"]
+    assert [one["name"] for one in (await d.http.get("/channels")).json()["channels"]] == ["odd"]
 
 
 async def test_operators_see_health_and_numbers_and_a_lost_database(web: Web, e: Client) -> None:

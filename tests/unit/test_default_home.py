@@ -1,11 +1,11 @@
-"""Where the server in the box lives when nobody says so."""
+"""Where Stratus keeps its things when nobody says so."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from stratus.embedded import default_home
+from stratus.config import default_home
 
 
 def test_default_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,91 @@
+"""A person at the console: a browser tab with short ways to act and to look, which remembers every complaint of the browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect
+
+from stratus.store import principal
+from testbed.replicas import Replica
+from tests.system.stage import Stage
+
+NETWORK = "Failed to load resource"
+WAIT_MS = 20_000
+
+expect.set_options(timeout=WAIT_MS)
+
+
+class Desk:
+    """One tab. `complaints` are console errors, page errors and policy violations; `foreign` are requests to other hosts."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.complaints: list[str] = []
+        self.foreign: list[str] = []
+        page.set_default_timeout(WAIT_MS)
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.complaints.append(f"page: {error}"))
+        page.on("request", self._asked)
+
+    async def send(self, text: str) -> None:
+        await self.page.get_by_label("Message", exact=True).fill(text)
+        await self.page.keyboard.press("Enter")
+
+    def turns(self, state: str | None = None) -> Locator:
+        return self.page.locator("article.turn" if state is None else f'article.turn[data-state="{state}"]')
+
+    async def ended(self, count: int, state: str = "completed") -> None:
+        """Wait until so many turns stand so."""
+        await expect(self.turns(state)).to_have_count(count)
+
+    async def answers(self) -> list[str]:
+        """The answers' text, a turn each."""
+        return await self.page.locator("article.turn .answer").all_inner_texts()
+
+    async def asked(self) -> list[str]:
+        return await self.page.locator("article.turn .asked-text").all_inner_texts()
+
+    def link(self) -> Locator:
+        return self.page.locator("#link")
+
+    def serious(self) -> list[str]:
+        """Complaints other than of the network, for a test that breaks it."""
+        return [one for one in self.complaints if not one.startswith(NETWORK)]
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def _asked(self, request: Request) -> None:
+        if urlsplit(request.url).netloc != urlsplit(self.url).netloc:
+            self.foreign.append(request.url)
+
+
+async def new_code(stage: Stage) -> str:
+    """The code of a fresh sign-in link."""
+    owner = await principal.ensure_owner(stage.db)
+    return (await principal.create_token(stage.db, owner.id, "signin", name="e2e", ttl=900.0)).secret
+
+
+@asynccontextmanager
+async def seated(browser: Browser, stage: Stage, replica: Replica, **options: Any) -> AsyncIterator[Desk]:
+    """A signed-in tab in a browser profile of its own; `options` are the profile's."""
+    context = await browser.new_context(**options)
+    context.set_default_timeout(WAIT_MS)
+    try:
+        desk = await another_tab(context, replica)
+        await desk.page.goto(f"{replica.url}/ui/#signin={await new_code(stage)}")
+        await expect(desk.page.locator("#console")).to_be_visible()
+        yield desk
+    finally:
+        await context.close()
+
+
+async def another_tab(context: BrowserContext, replica: Replica) -> Desk:
+    """A further tab of a profile."""
+    return Desk(await context.new_page(), replica.url)
