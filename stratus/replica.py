@@ -193,7 +193,7 @@ class Replica:
             self._hints.on(topic, partial(_wake, loop))
         self._loops = [
             record,
-            Loop("watch", self._watch, min(0.25, settings.lease_ttl / 12)),
+            Loop("watch", self._watch, min(0.25, settings.lease_ttl / 20)),
             Loop("sweeper", sweeper.step, settings.sweep),
             Loop("heartbeat", self._heartbeat, _HEARTBEAT_SECONDS),
             *([self._claims, cancels] if settings.run_worker else []),

@@ -110,7 +110,7 @@ async def _turn(conversation: Conversation, agent: str | None, text: str, as_jso
             stopper = group.create_task(_stop_when(stop, conversation))
             try:
                 async with aclosing(conversation.ask(agent, text)) as events:
-                    return await (_print_json(events) if as_json else _print_text(events))
+                    return await (_print_json(events) if as_json else print_text(events))
             finally:
                 stopper.cancel()
 
@@ -147,8 +147,11 @@ async def _print_json(events: AsyncIterator[Mapping[str, Any]]) -> bool:
     return bool(kind == "run.completed")
 
 
-async def _print_text(events: AsyncIterator[Mapping[str, Any]]) -> bool:
-    """Prints text as it streams. What was streamed and what is completed later is the same text, so only the rest is printed then."""
+async def print_text(events: AsyncIterator[Mapping[str, Any]]) -> bool:
+    """Print text as it streams; True if the turn completed.
+
+    What was streamed and what is completed later is the same text, so only the rest is printed then.
+    """
     streamed = completed = kind = ""
     async for event in events:
         kind = event["kind"]

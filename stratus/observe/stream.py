@@ -27,8 +27,8 @@ async def frames(
     Ends after the terminal event of a run's own stream. When the watch ends first (drain, a reader too slow, access withdrawn, as
     `allowed` says every 30 s) the last thing said is a short `retry:`, so that the client resumes at once.
     """
-    yield sse.retry(RETRY_MS)
     sent_at = asked_at = clock.monotonic()
+    yield sse.retry(RETRY_MS)
     while (events := await watch.take(KEEP_ALIVE_SECONDS)) is not None:
         mine, ended = _pick(events, scope)
         # Also while only other runs' events come: the client must hear something.

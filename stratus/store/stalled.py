@@ -1,7 +1,8 @@
 """Ends server sessions that keep their locks because their client stands still in the middle of an exchange.
 
-Such a session is `active`, not idle in transaction: that limit runs from ReadyForQuery on, and statement_timeout is passed over while a command is read
-(PostgreSQL, src/backend/tcop/postgres.c). asyncpg prepares with Flush instead of Sync (protocol/coreproto.pyx), so each first use of a statement has such a moment.
+Such a session is `active`, not idle in transaction: that limit runs from ReadyForQuery on, and statement_timeout is passed over
+while a command is read (PostgreSQL, src/backend/tcop/postgres.c). asyncpg prepares with Flush instead of Sync
+(protocol/coreproto.pyx), so each first use of a statement has such a moment.
 """
 
 from __future__ import annotations

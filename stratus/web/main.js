@@ -33,9 +33,9 @@ let listTimer = 0;
 async function start() {
   const me = await enter(takeCode());
   if (me === null) return;
-  hideGate();
   setText(part('who'), me.name);
   await refresh();
+  hideGate();
   route();
   sender.pump();
 }

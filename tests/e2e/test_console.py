@@ -97,7 +97,7 @@ async def test_stop_ends_the_turn_and_what_waits(browser: Browser, stage: Stage)
         await desk.ended(1, "canceled")
         await desk.page.keyboard.press("Escape")
         await desk.ended(3, "canceled")
-        await expect(desk.turns().first.locator(".note")).to_have_text("Stopped.")
+        await expect(desk.turns().first.locator(".words")).to_have_text("Stopped.")
         await expect(desk.page.get_by_role("button", name="Stop")).to_be_hidden()
 
         await desk.send("slow 60 again")
@@ -121,7 +121,7 @@ async def test_tools_thoughts_markdown_and_failures_are_shown_as_they_are(browse
         for _ in ("live", "reloaded"):
             await desk.ended(2)
             await desk.ended(1, "failed")
-            await expect(desk.turns("failed").locator(".note")).to_have_text("Failed. The demo model was told to fail, and it did.")
+            await expect(desk.turns("failed").locator(".words")).to_have_text("Failed. The demo model was told to fail, and it did.")
             tool = page.locator(".tool")
             await expect(tool.locator(".fold-state")).to_have_text("done")
             assert not await tool.locator(".result").is_visible()
@@ -256,7 +256,7 @@ async def test_a_message_that_is_refused_can_be_edited(browser: Browser, stage: 
     async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
         await desk.send("x" * 1_100_000)
         await desk.ended(1, "refused")
-        await expect(desk.turns("refused").locator(".note")).to_contain_text("Not sent.")
+        await expect(desk.turns("refused").locator(".words")).to_contain_text("Not sent.")
         await desk.turns("refused").get_by_role("button", name="Edit").click()
         await expect(desk.turns()).to_have_count(0)
         await desk.send("short")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
 import pytest
 
 from stratus.domain.agent import AgentDefinition
 from stratus.domain.errors import Conflict
 from stratus.store import agent
 from stratus.store.database import Database
-from tests.store.world import make_channel
+from testbed.eventually import eventually
+from tests.store.world import make_channel, rows
 
+WAITING = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 REMOVE_CHANNELS = "UPDATE channel SET deleted_at = clock_timestamp(), enabled = false"
 
 
@@ -63,3 +66,26 @@ async def test_an_agent_that_answers_on_a_channel_stays(db: Database) -> None:
         await agent.delete(db, "demo")
     await db.transact(lambda c: c.execute(REMOVE_CHANNELS))
     assert await agent.delete(db, "demo")
+
+
+async def test_appliers_of_opposite_orders_never_wait_in_a_circle(db: Database) -> None:
+    """Both are held up in the middle, by a lock on `m`: whoever had locked by its own order would then hold what the other needs."""
+    await agent.apply(db, [definition(name) for name in "amz"])
+    changed = [definition(name, soul="new") for name in "amz"]
+    holder = await asyncpg.connect(db.dsn)
+    try:
+        transaction = holder.transaction()
+        await transaction.start()
+        await holder.execute("SELECT id FROM agent WHERE id = 'm' FOR UPDATE")
+        async with asyncio.TaskGroup() as group:
+            for order in (changed, changed[::-1]):
+                group.create_task(agent.apply(db, order))
+
+            async def both_wait() -> bool:
+                return len(await rows(db, WAITING)) == 2
+
+            await eventually(both_wait, 10, "both appliers wait")
+            await transaction.rollback()
+    finally:
+        await holder.close()
+    assert [row.revision for row in await agent.listing(db)] == [2, 2, 2]

@@ -83,6 +83,17 @@ async def test_a_hint_reads_that_session_and_the_poll_reads_all(db: Database, ta
     assert await seqs(two) == [1]
 
 
+async def test_hints_without_end_do_not_starve_the_poll(db: Database, tailer: Tailer, hand: Hand) -> None:
+    busy, quiet = tailer.watch("s1", 0), tailer.watch("s2", 0)
+    await tailer.step()
+    await queue(db, new_run("s2"))  # its hint is lost
+    for _ in range(6):
+        hand.at += 1
+        tailer.hint("s1")
+        await tailer.step()
+    assert (await seqs(busy), await seqs(quiet)) == ([], [1])
+
+
 async def test_nothing_is_told_before_its_commit(db: Database, tailer: Tailer, hand: Hand) -> None:
     watch = tailer.watch("s1", 0)
 

@@ -50,7 +50,9 @@ class Command:
         """On a database."""
         return cls(folder, STRATUS_DATABASE_URL=dsn, STRATUS_SECRET_KEY=SECRET_KEY, **settings)
 
-    async def start(self, *arguments: str, settings: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
+    async def start(
+        self, *arguments: str, settings: Mapping[str, str] | None = None, stdout: int = asyncio.subprocess.PIPE
+    ) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -59,7 +61,7 @@ class Command:
             cwd=self.folder,
             env={**self.environment, **(settings or {})},
             stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=stdout,
             stderr=asyncio.subprocess.PIPE,
         )
 
@@ -79,4 +81,4 @@ async def ended(process: asyncio.subprocess.Process, said: str = "") -> Done:
         await process.wait()
         raise
     assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
+    return Done(process.returncode, (out or b"").decode(), err.decode())

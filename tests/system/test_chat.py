@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -162,6 +163,15 @@ async def test_a_failed_turn_says_why_and_fails(web: Web, stratus: Command) -> N
     turn = await Turn.next(web)
     await turn.end(RunEvent.FAIL, RunError(code="overloaded", message="The model is overloaded.\x1b[2J"))
     assert (await ended(process)).refused() == "failed: The model is overloaded.\ufffd[2J"
+
+
+async def test_a_reader_that_goes_away_ends_it_quietly(web: Web, stratus: Command) -> None:
+    source, sink = os.pipe()
+    os.close(source)
+    process = await stratus.start("chat", "--url", web.url, "--once", "count", "--json", stdout=sink)
+    os.close(sink)
+    done = await ended(process)
+    assert (done.code, done.err) == (1, "")
 
 
 async def test_what_the_gateway_refuses_is_one_line(web: Web, stratus: Command) -> None:

@@ -137,9 +137,8 @@ async def test_a_claim_that_stands_still_in_its_transaction_is_taken_over(stage:
 
 async def first_held(replicas: list[Replica]) -> Replica:
     """The first whose statement is held on its way to the database."""
-    return await eventually(
-        lambda: next((one for one in replicas if one.database_proxy.log), None), what="a statement is held"
-    )
+    await eventually(lambda: any(one.database_proxy.log for one in replicas), what="a statement is held")
+    return next(one for one in replicas if one.database_proxy.log)
 
 
 async def test_a_finish_that_stands_still_in_its_transaction_leaves_nothing_behind(stage: Stage) -> None:

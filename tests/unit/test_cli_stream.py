@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
 
+from stratus.cli.chat import print_text
 from stratus.cli.output import printable, printable_lines, shown
 from stratus.cli.sse import Decoder, ServerEvent
 
@@ -35,3 +39,34 @@ def test_a_terminal_gets_no_control_characters() -> None:
     assert printable(evil) == "a\ufffd[31mb\ufffd\ufffdc  d e"
     assert printable_lines(evil) == "a\ufffd[31mb\ufffd\ufffdc\ufffd\nd\te"
     assert shown({"a": [evil[:3], None, True]}) == "a=a\ufffd[, -, yes"
+
+
+def _delta(text: str) -> dict[str, Any]:
+    return {"kind": "text.delta", "text": text}
+
+
+def _completed(text: str) -> dict[str, Any]:
+    return {"kind": "text.completed", "text": text}
+
+
+SAID, AGAIN, END = {"kind": "message.assistant"}, {"kind": "run.resumed"}, {"kind": "run.completed"}
+TURNS = {
+    "streamed whole": ([_delta("a"), _delta("b"), _completed("ab"), SAID, END], "ab\n"),
+    "never streamed": ([_completed("ab"), SAID, END], "ab\n"),
+    "streamed in part": ([_delta("a"), _completed("ab"), SAID, END], "ab\n"),
+    "two parts, both streamed first": ([_delta("a"), _delta("b"), _completed("a"), _completed("b"), SAID, END], "ab\n"),
+    "two answers": ([_delta("a"), _completed("a"), SAID, _delta("b"), _completed("b"), SAID, END], "a\nb\n"),
+    "begun again": ([_delta("a"), AGAIN, _delta("ab"), _completed("ab"), SAID, END], "a\nab\n"),
+}
+
+
+@pytest.mark.parametrize(("events", "printed"), TURNS.values(), ids=TURNS.keys())
+async def test_a_turns_text_is_printed_once(
+    events: list[dict[str, Any]], printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def turn() -> AsyncIterator[dict[str, Any]]:
+        for event in events:
+            yield event
+
+    assert await print_text(turn())
+    assert capsys.readouterr().out == printed

@@ -54,6 +54,15 @@ def test_a_prepared_statement_is_known_when_it_is_executed_later() -> None:
     assert executed(frontend, execute(b"a", portal=b"p")) == ["INSERT a"]
 
 
+def test_a_bind_is_held_back_with_the_execution_that_it_is_for() -> None:
+    frontend = started()
+    list(frontend.feed(prepare(b"a", b"INSERT a")))
+    bind, rest = execute(b"a")[:14], execute(b"a")[14:]
+    assert (bind[:1], rest[:1]) == (b"B", b"E")
+    assert list(frontend.feed(bind)) == []
+    assert [request.raw[:1] for request in frontend.feed(rest)] == [b"B", b"S"]
+
+
 def test_a_cancel_request_is_passed_on_untyped() -> None:
     cancel = struct.pack("!IIII", 16, 80877102, 1, 2)
     assert [request.raw for request in Frontend().feed(cancel)] == [cancel]
