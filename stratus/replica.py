@@ -123,6 +123,10 @@ class Replica:
         log.info("replica.ended", replica=self.name, clean=clean)
         return 0 if clean else 1
 
+    async def _register(self) -> None:
+        host, release = socket.gethostname(), version("stratus")
+        await replica.register(self._db, self._id, host=host, pid=os.getpid(), version=release, roles=self._roles())
+
     def health(self) -> list[str]:
         """Why this replica is not ready; empty when it is."""
         reasons = ["draining"] if self._draining.is_set() else []
@@ -256,7 +260,8 @@ class Replica:
         return await self._worker.watch()
 
     async def _heartbeat(self) -> bool:
-        await replica.seen(self._db, self._id, self._draining.is_set())
+        if not await replica.seen(self._db, self._id, self._draining.is_set()):
+            await self._register()  # paused for so long that others have struck it off
         return False
 
     async def _drain(self) -> bool:

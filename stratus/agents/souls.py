@@ -57,6 +57,8 @@ def parse(text: str, *, source: str) -> AgentDefinition:
 def render(definition: AgentDefinition) -> str:
     """The agent file that `parse` reads as `definition`; fields that have their default are left out."""
     fields = definition.model_dump(mode="json", exclude_defaults=True, exclude={"v", "soul", "idle_limit_seconds"})
+    # A list read back from JSON is not equal to the default tuple, but as empty.
+    fields = {name: value for name, value in fields.items() if value not in ([], {})}
     if definition.idle_limit_seconds != AgentDefinition.model_fields["idle_limit_seconds"].default:
         fields["idle_limit"] = f"{definition.idle_limit_seconds:.12g}s"
     front = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)

@@ -28,7 +28,7 @@ class AgentFolder:
         self._db = db
         self._seen: dict[Path, tuple[int, int]] = {}
 
-    def begin(self) -> None:
+    def prepare(self) -> None:
         """Make the folder, with a first agent where there is none. Raises BadSetting."""
         from stratus.domain.errors import BadSetting
 

@@ -39,7 +39,7 @@ async def _up(settings: Settings) -> int:
     async with server(settings) as (complete, embedded), database(complete) as db:
         await migrate.upgrade(complete.dsn)
         folder = AgentFolder(db, complete.home / "agents")
-        folder.begin()
+        folder.prepare()
         await folder.follow()
         code = await _signin_code(db)
         typer.echo(f"stratus: agents in {folder.path} are followed")

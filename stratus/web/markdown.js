@@ -215,8 +215,8 @@ function bare(text, at) {
   BARE.lastIndex = at;
   const match = BARE.exec(text);
   if (match === null) return null;
-  let address = match[0].replace(/[.,:;!?*_~\]}]+$/, '');
-  if (address.endsWith(')') && !address.includes('(')) address = address.slice(0, -1);
+  // A sentence's own end is not the address's.
+  const address = match[0].replace(match[0].includes('(') ? /[.,:;!?*_~\]}]+$/ : /[.,:;!?*_~\]})]+$/, '');
   const href = safeAddress(address);
   return href === null ? null : { type: 'link', href, inline: [{ type: 'text', text: address }], end: at + address.length };
 }

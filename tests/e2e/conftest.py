@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser
 
 from stratus.store.database import Database
+from tests.e2e.desk import chromium
 from tests.system.stage import Stage, stage_on
 
 
@@ -23,11 +22,6 @@ async def stage(dsn: str, db: Database) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
-    """Chromium as the system has it. Only a machine that is no CI may do without."""
-    path = shutil.which("chromium")
-    if path is None and "CI" not in os.environ:
-        pytest.skip("Chromium is not installed")
-    async with async_playwright() as playwright:
-        running = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    """A fresh browser."""
+    async with chromium() as running:
         yield running
-        await running.close()

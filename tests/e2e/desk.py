@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request, expect
+import pytest
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    async_playwright,
+    expect,
+)
 
 from stratus.store import principal
 from testbed.replicas import Replica
@@ -64,6 +76,18 @@ class Desk:
     def _asked(self, request: Request) -> None:
         if urlsplit(request.url).netloc != urlsplit(self.url).netloc:
             self.foreign.append(request.url)
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    """Chromium as the system has it. Only a machine that is no CI may do without."""
+    path = shutil.which("chromium")
+    if path is None and "CI" not in os.environ:
+        pytest.skip("Chromium is not installed")
+    async with async_playwright() as playwright:
+        running = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield running
+        await running.close()
 
 
 async def new_code(stage: Stage) -> str:

@@ -36,7 +36,9 @@ async def test_a_link_signs_in_and_an_answer_streams(browser: Browser, stage: St
         assert ECHO not in (await desk.answers())[0], "it is seen while it is written"
         await desk.ended(1)
         assert ECHO in (await desk.answers())[0]
-        await expect(page.get_by_role("navigation", name="Your chats").get_by_role("link")).to_have_text(["slow 3 hello there"])
+        await expect(page.get_by_role("navigation", name="Your chats").get_by_role("link")).to_have_text(
+            ["slow 3 hello there"]
+        )
         await expect(page.locator("#announcer")).to_contain_text(ECHO)
         await expect(page).to_have_title("slow 3 hello there · Stratus")
 
@@ -121,7 +123,9 @@ async def test_tools_thoughts_markdown_and_failures_are_shown_as_they_are(browse
         for _ in ("live", "reloaded"):
             await desk.ended(2)
             await desk.ended(1, "failed")
-            await expect(desk.turns("failed").locator(".words")).to_have_text("Failed. The demo model was told to fail, and it did.")
+            await expect(desk.turns("failed").locator(".words")).to_have_text(
+                "Failed. The demo model was told to fail, and it did."
+            )
             tool = page.locator(".tool")
             await expect(tool.locator(".fold-state")).to_have_text("done")
             assert not await tool.locator(".result").is_visible()

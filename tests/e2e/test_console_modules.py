@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, Route
+import pytest_asyncio
+from playwright.async_api import Page, Route
 
 from stratus.http.console import FOLDER
+from tests.e2e.desk import chromium
 from tests.unit.test_cli_stream import STREAM
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 ORIGIN = "http://console.test"
 A, B, C = (f"{n}0000000-0000-4000-8000-000000000000" for n in "abc")
@@ -21,8 +23,8 @@ FOLD = "const m = await import('/reducer.js'); return actions.reduce(m.reduce, m
 Event = dict[str, Any]
 
 
-@pytest.fixture
-async def page(browser: Browser) -> AsyncIterator[Page]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def page() -> AsyncIterator[Page]:
     """An empty page of an origin that has the modules."""
 
     async def serve(route: Route) -> None:
@@ -30,11 +32,11 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
         body = path.read_bytes() if path.is_file() else b"<!doctype html>"
         await route.fulfill(body=body, content_type=mimetypes.guess_type(path.name)[0] or "text/html")
 
-    made = await browser.new_page()
-    await made.route("**/*", serve)
-    await made.goto(ORIGIN)
-    yield made
-    await made.close()
+    async with chromium() as browser:
+        made = await browser.new_page()
+        await made.route("**/*", serve)
+        await made.goto(ORIGIN)
+        yield made
 
 
 def events(run: str, first: int, *kinds: tuple[str, Event]) -> list[Event]:

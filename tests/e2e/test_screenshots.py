@@ -31,13 +31,12 @@ DARK = {
 @pytest.mark.parametrize(("name", "options"), [("console-light", LIGHT), ("console-dark-phone", DARK)])
 async def test_pictures(browser: Browser, stage: Stage, name: str, options: dict[str, Any]) -> None:
     async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0], **options) as desk:
-        await _picture(desk, f"{name}-new")
         await desk.send("Where do I see what is running?")
         await desk.ended(1)
         await desk.page.goto(f"{desk.url}/ui/#/new")
-        await desk.send("think tool")
+        await desk.send("markdown and a plan for the week")
         await desk.ended(1)
-        await desk.send("markdown")
+        await desk.send("think tool")
         await desk.ended(2)
         await desk.send("slow 30 what does a turn look like while it is being written?")
         await expect(desk.turns("running").locator(".text")).to_contain_text("I am the")

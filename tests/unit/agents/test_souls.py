@@ -143,3 +143,8 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.md").write_bytes(b"---\n\xff\xfe")
     with pytest.raises(BadInput, match=r"x\.md: is not UTF-8"):
         read_folder(tmp_path)
+
+
+def test_what_was_stored_as_json_renders_without_empty_fields() -> None:
+    stored = AgentDefinition.model_validate_json(AgentDefinition(id="a", model="demo").model_dump_json())
+    assert render(stored) == render(AgentDefinition(id="a", model="demo"))
