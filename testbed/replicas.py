@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from testbed.eventually import eventually
 from testbed.pgproxy import PgProxy
+from testbed.postgres import TestCluster
 from testbed.replica import Replica
 from testbed.sockets import ReservedPort
 from testbed.tcpproxy import TcpProxy
@@ -35,8 +36,9 @@ SETTINGS = {
 
 
 class ReplicaSet:
-    """`n` replicas on the database `dsn`, started and ready inside an `async with` block, killed at its end.
+    """`n` replicas on one database, started and ready inside an `async with` block, killed at its end.
 
+    Without `dsn` they get a fresh migrated database of their own; `.dsn` is its address past the proxies.
     `settings` are environment variables for all of them, over the testbed's own (short leases); `roles[i]` are more of
     them for the i-th. With `platform` (a base URL), each replica gets a proxy to it and its address in
     `TESTCHAN_BASE_URL`. Logs are files under `folder`; they are printed when the block ends with an exception.
@@ -44,16 +46,16 @@ class ReplicaSet:
 
     def __init__(
         self,
-        dsn: str,
         n: int = 2,
         *,
+        dsn: str | None = None,
         roles: Sequence[Mapping[str, str]] = (),
         settings: Mapping[str, str] | None = None,
         platform: str | None = None,
         folder: Path | None = None,
     ) -> None:
         self.replicas: list[Replica] = []
-        self._dsn = dsn
+        self.dsn = dsn or ""
         self._roles = [*roles, *[{}] * (n - len(roles))]
         self._settings = {**SETTINGS, **(settings or {})}
         self._platform = platform
@@ -78,6 +80,9 @@ class ReplicaSet:
         if folder is None:
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="stratus-replicas-")))
         try:
+            if not self.dsn:
+                cluster = await self._stack.enter_async_context(TestCluster())
+                self.dsn = await self._stack.enter_async_context(cluster.database())
             for index, role in enumerate(self._roles):
                 self.replicas.append(await self._make(f"replica-{index}", role, folder))
             for replica in self.replicas:
@@ -103,7 +108,7 @@ class ReplicaSet:
 
     async def _make(self, name: str, role: Mapping[str, str], folder: Path) -> Replica:
         port = self._stack.enter_context(ReservedPort())
-        database = await self._stack.enter_async_context(PgProxy(self._dsn))
+        database = await self._stack.enter_async_context(PgProxy(self.dsn))
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("STRATUS_", "OTEL_"))}
         environment |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "STRATUS_HOME": str(folder / f"{name}-home")}
         environment |= {"STRATUS_BIND": f"127.0.0.1:{port.number}", "STRATUS_DATABASE_URL": database.dsn}

@@ -79,7 +79,7 @@ class Stage:
     ) -> AsyncIterator[ReplicaSet]:
         """Real `stratus serve` processes on this stage."""
         given = {"FAKE_MODEL_KEY": MODEL_KEY, **(settings or {})}
-        async with ReplicaSet(self.dsn, n, roles=roles, settings=given, platform=self.platform_url) as started:
+        async with ReplicaSet(n, dsn=self.dsn, roles=roles, settings=given, platform=self.platform_url) as started:
             yield started
 
     async def say(self, text: str, chat: str = "c1", **fields: Any) -> dict[str, Any]:

@@ -15,6 +15,8 @@ export class Follower {
   #wake = () => {};
   #failures = 0;
   #retryMs = RETRY_MS;
+  #resting = false;
+  #cut = () => {};
 
   // `view` has state(), dispatch(action), status(name, problem) and gone(problem).
   constructor(session, view) {
@@ -27,10 +29,17 @@ export class Follower {
     this.#wake();
   }
 
-  // Try again at once: the network is back, or somebody asks.
+  // Try again at once: the network is back, or somebody looks.
   hurry() {
+    this.#resting = false;
     this.#failures = 0;
     this.#wake();
+  }
+
+  // Give the connection back until `hurry`: a browser has about six for all tabs of one gateway.
+  rest() {
+    this.#resting = true;
+    this.#cut();
   }
 
   async run() {
@@ -76,6 +85,7 @@ export class Follower {
   async #listen() {
     const silence = new AbortController();
     const signal = AbortSignal.any([this.#closed.signal, silence.signal]);
+    this.#cut = () => silence.abort();
     let timer = 0;
     const heard = () => {
       clearTimeout(timer);
@@ -117,11 +127,11 @@ export class Follower {
 
   async #pause() {
     if (this.#closed.signal.aborted) return;
-    this.#view.status('reconnecting');
+    this.#view.status(this.#resting ? 'idle' : 'reconnecting');
     const ceiling = Math.max(this.#retryMs, Math.min(this.#retryMs * 2 ** this.#failures, RETRY_MAX_MS));
     const ms = ceiling * (0.5 + Math.random() / 2);
     await new Promise((resolve) => {
-      const timer = setTimeout(resolve, ms);
+      const timer = this.#resting ? 0 : setTimeout(resolve, ms);
       this.#wake = () => {
         clearTimeout(timer);
         resolve();

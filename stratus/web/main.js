@@ -12,6 +12,7 @@ import { Threads, addressOf, titleOf } from './threads.js';
 const LIST_MS = 10_000;
 const SOON_MS = 200;
 const NEAR_PX = 80;
+const UNSEEN_MS = 60_000;
 const AGENT = 'stratus.agent';
 const LINKS = { loading: '', live: '', idle: '', reconnecting: 'Reconnecting', offline: 'Offline: what you send is kept' };
 
@@ -29,6 +30,7 @@ let session = null;
 let pinned = true;
 let link = { name: 'loading', waits: false };
 let listTimer = 0;
+let unseenTimer = 0;
 
 async function start() {
   const me = await enter(takeCode());
@@ -226,6 +228,7 @@ function hurry() {
 
 function openDrawer() {
   part('console').dataset.drawer = 'open';
+  part('chat').inert = true;
   part('drawer-open').setAttribute('aria-expanded', 'true');
   part('drawer-close').focus();
 }
@@ -233,6 +236,7 @@ function openDrawer() {
 function closeDrawer() {
   if (part('console').dataset.drawer !== 'open') return;
   delete part('console').dataset.drawer;
+  part('chat').inert = false;
   part('drawer-open').setAttribute('aria-expanded', 'false');
   part('drawer-open').focus();
 }
@@ -270,7 +274,9 @@ document.addEventListener('keydown', (event) => {
   else stop();
 });
 document.addEventListener('visibilitychange', () => {
-  if (document.visibilityState === 'visible' && !part('console').hidden) hurry();
+  clearTimeout(unseenTimer);
+  if (document.visibilityState === 'hidden') unseenTimer = setTimeout(() => session?.rest(), UNSEEN_MS);
+  else if (!part('console').hidden) hurry();
 });
 window.addEventListener('online', hurry);
 window.addEventListener('offline', () => setLink({}));

@@ -189,23 +189,23 @@ function styled(text, at, depth, linked, unclosed) {
 }
 
 function link(text, at, depth) {
-  const window = text.slice(at, at + LABEL_MAX);
-  const middle = labelEnd(window);
-  if (middle < 0 || window[middle + 1] !== '(') return null;
+  const near = text.slice(at, at + LABEL_MAX);
+  const middle = labelEnd(near);
+  if (middle < 0 || near[middle + 1] !== '(') return null;
   const from = at + middle + 2;
   const target = /^\s*<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s+"[^"\n]*")?\s*\)/.exec(text.slice(from, from + URL_MAX));
   const href = target === null ? null : safeAddress(target[1]);
   if (href === null) return null;
-  const label = window.slice(1, middle);
+  const label = near.slice(1, middle);
   return { type: 'link', href, inline: label.trim() === '' ? [{ type: 'text', text: href }] : inline(label, depth, true), end: from + target[0].length };
 }
 
-function labelEnd(window) {
+function labelEnd(near) {
   let open = 0;
-  for (let n = 0; n < window.length; n += 1) {
-    if (window[n] === '\\') n += 1;
-    else if (window[n] === '[') open += 1;
-    else if (window[n] === ']' && (open -= 1) === 0) return n;
+  for (let n = 0; n < near.length; n += 1) {
+    if (near[n] === '\\') n += 1;
+    else if (near[n] === '[') open += 1;
+    else if (near[n] === ']' && (open -= 1) === 0) return n;
   }
   return -1;
 }

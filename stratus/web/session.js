@@ -34,7 +34,7 @@ export class Session {
   }
 
   get busy() {
-    return isOpen(this.#state) || this.#state.pending.some((one) => one.state === 'sending');
+    return isOpen(this.#state);
   }
 
   // Whether a stop was asked for and its turns have not ended yet.
@@ -66,6 +66,10 @@ export class Session {
 
   hurry() {
     this.#follower?.hurry();
+  }
+
+  rest() {
+    this.#follower?.rest();
   }
 
   sent(item) {

@@ -268,6 +268,79 @@ async def test_a_message_that_is_refused_can_be_edited(browser: Browser, stage: 
         assert await stage.run_states() == ["completed"]
 
 
+async def test_a_tab_that_nobody_sees_gives_its_connection_back(browser: Browser, stage: Stage) -> None:
+    """A browser has about six connections for all tabs of an origin over HTTP/1.1: seven open chats must not stand still."""
+    show = "(state) => { Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });"
+    show += " document.dispatchEvent(new Event('visibilitychange')); }"
+    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+        await desk.send("first")
+        await desk.ended(1)
+        other = await another_tab(desk.page.context, replicas[0])
+        await other.page.clock.install()
+        await other.page.goto(desk.page.url)
+        await other.ended(1)
+        await expect(other.link()).to_have_attribute("data-state", "live")
+        await other.page.evaluate(show, "hidden")
+        await other.page.clock.fast_forward(61_000)
+        await expect(other.link()).to_have_attribute("data-state", "idle")
+        await desk.send("unseen")
+        await desk.ended(2)
+        assert await other.asked() == ["first"]
+        await other.page.evaluate(show, "visible")
+        await other.ended(2)
+        assert await other.asked() == ["first", "unseen"]
+        assert other.serious() == []
+
+
+async def test_keys_write_lines_send_and_leave_drafts_alone(browser: Browser, stage: Stage) -> None:
+    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+        box = desk.page.get_by_label("Message", exact=True)
+        await expect(box).to_be_focused()
+        await box.press_sequentially("one")
+        await desk.page.keyboard.press("Shift+Enter")
+        await box.press_sequentially("two")
+        await desk.page.reload()
+        await expect(box).to_have_value("one\ntwo")
+        await box.press("Enter")
+        await desk.ended(1)
+        assert await desk.asked() == ["one\ntwo"]
+        await expect(box).to_have_value("")
+        await box.press("Enter")
+        await desk.send("long 20000")
+        await desk.ended(2)
+        scroll = desk.page.locator("#scroll")
+        await desk.page.wait_for_function("(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 2", arg=await scroll.element_handle())
+        await scroll.evaluate("(node) => { node.scrollTop = 0; }")
+        await desk.page.get_by_role("button", name="Latest").wait_for()
+        await desk.send("slow 1 and here")
+        await desk.ended(3)
+        await expect(desk.page.get_by_role("button", name="Latest")).to_be_hidden()
+        assert desk.complaints == []
+
+
+async def test_earlier_messages_come_when_asked(browser: Browser, stage: Stage) -> None:
+    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+        async with stage.client(replicas[0]) as client:
+            for n in range(30):
+                body = {"agent": "demo", "text": f"message {n}"}
+                key = {"Idempotency-Key": f"earlier-messages-{n:04d}"}
+                assert (await client.post("/sessions/long/messages", json=body, headers=key)).status_code == 202
+        await eventually(lambda: _all_ended(stage, 30), timeout=30, what="30 turns")
+        await desk.page.goto(f"{desk.url}/ui/#/s/long")
+        await desk.ended(25)
+        await desk.page.get_by_role("button", name="Show earlier messages").click()
+        await desk.ended(30)
+        assert await desk.asked() == [f"message {n}" for n in range(30)]
+        await expect(desk.page.get_by_role("button", name="Show earlier messages")).to_be_hidden()
+        await desk.page.goto(f"{desk.url}/ui/#/s/nowhere")
+        await expect(desk.page.get_by_role("heading", name="This chat is not here")).to_be_visible()
+        assert desk.serious() == []
+
+
+async def _all_ended(stage: Stage, count: int) -> bool:
+    return await stage.run_states() == ["completed"] * count
+
+
 async def test_on_a_phone_nothing_overflows(browser: Browser, stage: Stage) -> None:
     phone = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
     async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0], **phone) as desk:

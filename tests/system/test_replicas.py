@@ -41,7 +41,7 @@ from pathlib import Path
 from testbed.replicas import ReplicaSet
 
 async def main():
-    async with ReplicaSet(sys.argv[1], 1, settings={"PYTHONPATH": sys.argv[2]}, folder=Path(sys.argv[2])) as replicas:
+    async with ReplicaSet(1, dsn=sys.argv[1], settings={"PYTHONPATH": sys.argv[2]}, folder=Path(sys.argv[2])) as replicas:
         print(replicas[0].pid, flush=True)
         await asyncio.Event().wait()
 
@@ -76,7 +76,7 @@ async def test_each_replica_has_its_own_address_proxies_and_role(stand_in: str) 
     roles = [{"STRATUS_RUN_WORKER": "off"}]
     async with FakeServer(FakeModel().app) as platform:
         settings = {"PYTHONPATH": stand_in, "STRATUS_SWEEP": "9s"}
-        async with ReplicaSet(DSN, 2, roles=roles, settings=settings, platform=platform.url) as replicas:
+        async with ReplicaSet(2, dsn=DSN, roles=roles, settings=settings, platform=platform.url) as replicas:
             first, second = [await environment(replica.url) for replica in replicas]
             async with httpx.AsyncClient(trust_env=False, timeout=0.3) as client:
                 assert (await client.get(f"{first['TESTCHAN_BASE_URL']}/log")).json() == []
@@ -95,7 +95,7 @@ async def test_each_replica_has_its_own_address_proxies_and_role(stand_in: str) 
 
 
 async def test_a_replica_is_killed_restarted_paused_and_drained(stand_in: str) -> None:
-    async with ReplicaSet(DSN, 1, settings={"PYTHONPATH": stand_in}) as replicas:
+    async with ReplicaSet(1, dsn=DSN, settings={"PYTHONPATH": stand_in}) as replicas:
         replica = replicas[0]
         killed = replica.pid
         await replica.kill()
@@ -113,12 +113,12 @@ async def test_a_replica_is_killed_restarted_paused_and_drained(stand_in: str) -
 
 async def test_one_that_does_not_start_says_why(stand_in: str) -> None:
     with pytest.raises(AssertionError, match="no such setting"):
-        await ReplicaSet(DSN, 1, settings={"PYTHONPATH": stand_in, "STAND_IN": "broken"}).__aenter__()
+        await ReplicaSet(1, dsn=DSN, settings={"PYTHONPATH": stand_in, "STAND_IN": "broken"}).__aenter__()
 
 
 async def test_logs_are_printed_when_a_test_fails(stand_in: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError):
-        async with ReplicaSet(DSN, 1, settings={"PYTHONPATH": stand_in}):
+        async with ReplicaSet(1, dsn=DSN, settings={"PYTHONPATH": stand_in}):
             raise ZeroDivisionError
     assert "serving" in capsys.readouterr().out
 
