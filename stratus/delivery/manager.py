@@ -73,8 +73,8 @@ class ChannelManager:
         hints.on("channels", self._something_configured)
 
     def leases(self) -> list[ChannelLease]:
-        """What must be renewed: the leases of all runtimes, also of those that are ending in order."""
-        return [slot.runtime.tenure.lease for slot in self._slots.values() if not slot.task.done()]
+        """What must be renewed: the leases of all runtimes, also of those that are ending in order. Safe to call from another thread."""
+        return [slot.runtime.tenure.lease for slot in list(self._slots.values()) if not slot.task.done()]
 
     def on_renewals(self, renewals: Sequence[ChannelRenewal], sent_at: float) -> None:
         """Follow what a renewal found that was sent at `sent_at` (monotonic seconds, taken before it was)."""

@@ -6,19 +6,18 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
-from pydantic import SecretStr
 
 from stratus.channel.errors import AccountStopped
 from stratus.channel.protocol import Adapter
 from stratus.channel.registry import UnknownPlatform
-from stratus.channel.values import ChannelConfig
 from stratus.delivery.dispatcher import Dispatcher
 from stratus.delivery.health import ChannelHealth, State
 from stratus.delivery.link import Link
 from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
 from stratus.domain.errors import StratusError
-from stratus.store.channel import ChannelRow, HealthReport, OwnedChannel
+from stratus.store.adapter_config import adapter_config
+from stratus.store.channel import HealthReport, OwnedChannel
 from stratus.store.database import Database
 from stratus.store.outbox import Outcome
 from stratus.store.vault import Vault
@@ -122,7 +121,7 @@ class ChannelRuntime:
         row = self._owned.row
         if row.platform == _TEST_PLATFORM and not self._terms.test_channels:
             raise NotAllowed("test channels are off (STRATUS_TEST_CHANNELS)")
-        return self._adapters(row.platform)(channel_config(row, self._vault, self._terms.public_url))
+        return self._adapters(row.platform)(adapter_config(row, self._vault, self._terms.public_url))
 
     async def _work(self, adapter: Adapter) -> None:
         async with asyncio.TaskGroup() as group:
@@ -180,15 +179,3 @@ class ChannelRuntime:
                 await adapter.close()
         except Exception as error:
             log.warning("channel.close_failed", channel=self.tenure.lease.channel_id, error=type(error).__name__)
-
-
-def channel_config(row: ChannelRow, vault: Vault, public_url: str) -> ChannelConfig:
-    """What a channel's adapter is made from. Raises CredentialsUnreadable."""
-    credentials = {} if row.credentials is None else vault.open(row.public_id, row.credentials)
-    return ChannelConfig(
-        channel_id=str(row.public_id),
-        name=row.name,
-        options=row.config,
-        credentials={name: SecretStr(value) for name, value in credentials.items()},
-        webhook_url=f"{public_url}/hooks/{row.public_id}",
-    )

@@ -11,10 +11,9 @@ from typing import Any, Protocol, TypeAlias
 from stratus.channel.values import Event
 from stratus.effects import Chance, Clock, Failpoints, Ids
 from stratus.store.inbox import ChannelLease
+from stratus.store.renewal import local_deadline
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-
-_MARGIN_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Terms:
 
     def deadline(self, sent_at: float) -> float:
         """Until when (monotonic) a lease may be relied on, whose renewal was sent at `sent_at`: a little earlier than the database thinks."""
-        return sent_at + self.ttl * (1 - _MARGIN_SHARE)
+        return local_deadline(sent_at, self.ttl)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from pydantic import SecretStr
-
 from stratus.channel.protocol import Adapter
-from stratus.channel.values import ChannelConfig, RawRequest, WebhookReply
+from stratus.channel.values import RawRequest, WebhookReply
 from stratus.domain.errors import NotFound
 from stratus.ingress.intake import Intake
 from stratus.store import channel
+from stratus.store.adapter_config import adapter_config
 from stratus.store.channel import ChannelRow
 from stratus.store.database import Database
 from stratus.store.vault import Vault
@@ -50,16 +49,7 @@ class Webhooks:
         known = self._made.get(row.id)
         if known is not None and known[0] == row.config_revision:
             return known[1]
-        secrets = {} if row.credentials is None else self._vault.open(row.public_id, row.credentials)
-        made = self._adapters(row.platform)(
-            ChannelConfig(
-                channel_id=str(row.public_id),
-                name=row.name,
-                options=row.config,
-                credentials={name: SecretStr(value) for name, value in secrets.items()},
-                webhook_url=f"{self._public_url}/hooks/{row.public_id}",
-            )
-        )
+        made = self._adapters(row.platform)(adapter_config(row, self._vault, self._public_url))
         self._made[row.id] = (row.config_revision, made)
         if known is not None:
             await known[1].close()

@@ -15,7 +15,7 @@ import structlog
 
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Chance, Clock
-from stratus.store.faults import Fault, classify, translate
+from stratus.store.faults import FAULTS, Fault, classify, translate
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 T = TypeVar("T")
@@ -80,7 +80,7 @@ async def connect(dsn: str, timeouts: Timeouts, application_name: str) -> asyncp
             command_timeout=timeouts.statement + 1.0,
             server_settings=timeouts.server_settings(application_name),
         )
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except FAULTS as error:
         raise translate(error) from error
 
 
@@ -118,7 +118,7 @@ class Database:
                     server_settings=self.timeouts.server_settings(f"{self.application_name}/{name}"),
                     reset=_keep,
                 )
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except FAULTS as error:
             raise translate(error) from error
 
     async def close(self) -> None:
@@ -221,7 +221,7 @@ class Database:
             raise DatabaseAway("the database is not open")
         try:
             return await self._pools[pool].acquire(timeout=ACQUIRE_SECONDS)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except FAULTS as error:
             raise translate(error) from error
 
     async def _release(self, pool: str, connection: Any) -> None:

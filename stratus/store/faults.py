@@ -8,6 +8,10 @@ import asyncpg
 
 from stratus.domain.errors import Broken, DatabaseAway, IllegalTransition, StratusError
 
+# What a connection raises that breaks, or had broken before: in the middle of an exchange that is an InternalClientError at its next use.
+BREAKS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+FAULTS = (*BREAKS, asyncpg.PostgresError)
+
 
 class Fault(Enum):
     """What is known of a statement that raised."""
@@ -34,7 +38,7 @@ def classify(error: BaseException) -> Fault:
         if code in _LOST_CODES or code.startswith("08"):
             return Fault.LOST
         return Fault.TRY_AGAIN if code in _TRY_AGAIN_CODES else Fault.REFUSED
-    if isinstance(error, (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)):
+    if isinstance(error, BREAKS):
         return Fault.LOST
     return Fault.REFUSED
 

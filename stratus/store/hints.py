@@ -10,7 +10,6 @@ import asyncpg
 import orjson
 import structlog
 
-from stratus.domain.errors import DatabaseAway
 from stratus.effects import Chance, Clock
 from stratus.store.database import Timeouts, connect
 
@@ -58,7 +57,7 @@ class Hints:
         while True:
             try:
                 await self._serve()
-            except (DatabaseAway, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except Exception as error:  # the process must outlive whatever a broken connection raises
                 failures = 0 if self.connected else failures + 1
                 if failures <= 1:
                     log.warning("hints.disconnected", error=type(error).__name__)

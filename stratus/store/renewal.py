@@ -14,7 +14,6 @@ from typing import Any
 import asyncpg
 import structlog
 
-from stratus.domain.errors import DatabaseAway
 from stratus.effects import Chance, Clock
 from stratus.store.database import Connection, Timeouts, connect
 
@@ -22,7 +21,6 @@ from stratus.store.database import Connection, Timeouts, connect
 _PULSE_SHARE = 1.0 / 3.0
 # A holder stops this much earlier, as a share of the TTL, than the database would say.
 _MARGIN_SHARE = 0.1
-_GONE = (DatabaseAway, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +86,7 @@ class LeaseKeeper:
                 if connection is None or connection.is_closed():
                     connection = await connect(self._dsn, self._timeouts, self._name)
                 await self._renew_all(connection)
-            except _GONE as error:
+            except Exception as error:  # without this thread every lease would be lost
                 log.warning("leases.not_renewed", error=type(error).__name__)
                 if connection is not None:
                     connection.terminate()

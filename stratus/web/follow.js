@@ -83,6 +83,7 @@ export class Follower {
 
   // How the stream ended: empty (nothing to follow), heard, quiet, or missed (something is gone for good: fetch the transcript).
   async #listen() {
+    if (this.#resting) return 'quiet';
     const silence = new AbortController();
     const signal = AbortSignal.any([this.#closed.signal, silence.signal]);
     this.#cut = () => silence.abort();
@@ -127,17 +128,26 @@ export class Follower {
 
   async #pause() {
     if (this.#closed.signal.aborted) return;
-    this.#view.status(this.#resting ? 'idle' : 'reconnecting');
-    const ceiling = Math.max(this.#retryMs, Math.min(this.#retryMs * 2 ** this.#failures, RETRY_MAX_MS));
-    const ms = ceiling * (0.5 + Math.random() / 2);
-    await new Promise((resolve) => {
-      const timer = this.#resting ? 0 : setTimeout(resolve, ms);
+    if (!this.#resting) {
+      this.#view.status('reconnecting');
+      const ceiling = Math.max(this.#retryMs, Math.min(this.#retryMs * 2 ** this.#failures, RETRY_MAX_MS));
+      await this.#wait(ceiling * (0.5 + Math.random() / 2));
+    }
+    while (this.#resting && !this.#closed.signal.aborted) {
+      this.#view.status('idle');
+      await this.#wait(null);
+    }
+  }
+
+  // Until `ms` have passed or somebody wakes it; null: only the latter.
+  #wait(ms) {
+    return new Promise((resolve) => {
+      const timer = ms === null ? 0 : setTimeout(resolve, ms);
       this.#wake = () => {
         clearTimeout(timer);
         resolve();
       };
     });
-    this.#wake = () => {};
   }
 }
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from playwright.async_api import (
@@ -24,6 +24,7 @@ from playwright.async_api import (
 from stratus.store import principal
 from testbed.replicas import Replica
 from tests.system.stage import Stage
+from tests.system.web import MAKE_PRINCIPAL, fetchrow
 
 NETWORK = "Failed to load resource"
 WAIT_MS = 20_000
@@ -62,6 +63,12 @@ class Desk:
     async def asked(self) -> list[str]:
         return await self.page.locator("article.turn .asked-text").all_inner_texts()
 
+    async def ran(self, stage: Stage, count: int) -> bool:
+        """Whether the open chat has exactly so many runs in the database, all completed."""
+        session = unquote(urlsplit(self.page.url).fragment.removeprefix("/s/"))
+        rows = await stage.rows("SELECT state FROM agent_run WHERE session_id = $1", session)
+        return [row["state"] for row in rows] == ["completed"] * count
+
     def link(self) -> Locator:
         return self.page.locator("#link")
 
@@ -90,10 +97,10 @@ async def chromium() -> AsyncIterator[Browser]:
         await running.close()
 
 
-async def new_code(stage: Stage) -> str:
-    """The code of a fresh sign-in link."""
-    owner = await principal.ensure_owner(stage.db)
-    return (await principal.create_token(stage.db, owner.id, "signin", name="e2e", ttl=900.0)).secret
+async def new_code(stage: Stage, role: str = "user") -> str:
+    """The code of a sign-in link for somebody new."""
+    who = await fetchrow(stage.db, MAKE_PRINCIPAL, "Ada", role)
+    return (await principal.create_token(stage.db, who["id"], "signin", name="e2e", ttl=900.0)).secret
 
 
 @asynccontextmanager

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Browser, Route, expect
 
-from testbed.replicas import eventually
+from testbed.replicas import Replica, eventually
 from tests.e2e.desk import Desk, another_tab, new_code, seated
 from tests.system.stage import WORKER_OFF, Stage
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 ECHO = "I am the demo model, and I only echo."
 XSS = """<script>window.pwned = 1</script><img src=x onerror="window.pwned = 1">
@@ -22,9 +22,14 @@ XSS = """<script>window.pwned = 1</script><img src=x onerror="window.pwned = 1">
 ```
 1. <style>*{display:none}</style> {{constructor.constructor('window.pwned=1')()}} &lt;script&gt; \u202e\u0000"""
 
+SHOW = """(state) => {
+    Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });
+    document.dispatchEvent(new Event('visibilitychange'));
+}"""
 
-async def test_a_link_signs_in_and_an_answer_streams(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+
+async def test_a_link_signs_in_and_an_answer_streams(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         page = desk.page
         assert "signin" not in page.url and await page.evaluate("history.length") == 2, "the code is not in the history"
         await expect(page.get_by_text("No chats yet")).to_be_visible()
@@ -49,16 +54,16 @@ async def test_a_link_signs_in_and_an_answer_streams(browser: Browser, stage: St
         assert desk.complaints == [] and desk.foreign == []
 
 
-async def test_a_used_link_and_no_link_say_what_to_do(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_a_used_link_and_no_link_say_what_to_do(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         context = await browser.new_context()
-        stranger = await another_tab(context, replicas[0])
-        await stranger.page.goto(f"{replicas[0].url}/ui/")
+        stranger = await another_tab(context, replica)
+        await stranger.page.goto(f"{replica.url}/ui/")
         await expect(stranger.page.get_by_role("heading", name="Signed out")).to_be_visible()
         code = await new_code(stage)
-        await desk.page.goto(f"{replicas[0].url}/ui/#signin={code}")
+        await desk.page.goto(f"{replica.url}/ui/#signin={code}")
         await expect(desk.page.get_by_label("Message", exact=True)).to_be_visible()
-        await stranger.page.goto(f"{replicas[0].url}/ui/#signin={'x' * len(code)}")
+        await stranger.page.goto(f"{replica.url}/ui/#signin={'x' * len(code)}")
         await expect(stranger.page.get_by_text("was used or has expired")).to_be_visible()
         assert "signin" not in stranger.page.url
         assert stranger.serious() == []
@@ -67,13 +72,13 @@ async def test_a_used_link_and_no_link_say_what_to_do(browser: Browser, stage: S
         await expect(desk.page.get_by_role("heading", name="Signed out")).to_be_visible()
 
 
-async def test_a_reload_in_mid_turn_loses_and_doubles_nothing(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_a_reload_in_mid_turn_loses_and_doubles_nothing(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         await desk.send("first")
         await desk.ended(1)
         await desk.send("think slow 6 second")
         await expect(desk.turns("running").locator(".text")).to_contain_text("You said:")
-        other = await another_tab(desk.page.context, replicas[0])
+        other = await another_tab(desk.page.context, replica)
         await other.page.goto(desk.page.url)
         await desk.page.reload()
         await expect(desk.turns("running")).to_have_count(1)
@@ -88,8 +93,8 @@ async def test_a_reload_in_mid_turn_loses_and_doubles_nothing(browser: Browser, 
             assert tab.complaints == []
 
 
-async def test_stop_ends_the_turn_and_what_waits(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_stop_ends_the_turn_and_what_waits(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         await desk.send("slow 60 long")
         await expect(desk.turns("running").locator(".text")).to_contain_text("You")
         for text in ("waits", "is removed"):
@@ -112,8 +117,10 @@ async def test_stop_ends_the_turn_and_what_waits(browser: Browser, stage: Stage)
         assert desk.complaints == []
 
 
-async def test_tools_thoughts_markdown_and_failures_are_shown_as_they_are(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_tools_thoughts_markdown_and_failures_are_shown_as_they_are(
+    browser: Browser, stage: Stage, replica: Replica
+) -> None:
+    async with seated(browser, stage, replica) as desk:
         page = desk.page
         await desk.send("think tool")
         await desk.ended(1)
@@ -144,8 +151,8 @@ async def test_tools_thoughts_markdown_and_failures_are_shown_as_they_are(browse
         assert desk.complaints == []
 
 
-async def test_hostile_text_stays_text(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_hostile_text_stays_text(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         await desk.send(XSS)
         for _ in ("live", "reloaded"):
             await desk.ended(1)
@@ -161,25 +168,31 @@ async def test_hostile_text_stays_text(browser: Browser, stage: Stage) -> None:
         assert desk.complaints == [] and desk.foreign == []
 
 
-async def test_a_stream_goes_on_when_its_replica_comes_back(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(2, roles=[WORKER_OFF, {}]) as replicas, seated(browser, stage, replicas[0]) as desk:
-        await desk.send("slow 12 over the gap")
-        await expect(desk.turns("running").locator(".text")).to_contain_text("You said:")
+@pytest.mark.parametrize("seconds", [10, 2], ids=["runs on", "ends in the gap"])
+async def test_a_stream_goes_on_when_its_replica_comes_back(browser: Browser, stage: Stage, seconds: int) -> None:
+    async with (
+        stage.replicas(2, roles=[WORKER_OFF, {}]) as replicas,
+        seated(browser, stage, replicas[0]) as desk,
+    ):
+        await desk.send(f"slow {seconds} over the gap")
+        await expect(desk.turns("running").locator(".text")).to_contain_text("You")
         await replicas[0].kill()
         await expect(desk.link()).to_have_text("Reconnecting")
         await desk.send("sent into the gap")
         await expect(desk.turns("sending")).to_have_count(1)
+        if seconds == 2:
+            await eventually(lambda: desk.ran(stage, 1), what="the turn has ended unseen")
         await replicas[0].restart()
         await expect(desk.link()).to_have_text("")
         await desk.ended(2)
-        assert await desk.asked() == ["slow 12 over the gap", "sent into the gap"]
+        assert await desk.asked() == [f"slow {seconds} over the gap", "sent into the gap"]
         assert [text.count(ECHO) for text in await desk.answers()] == [1, 1]
-        assert await stage.run_states() == ["completed", "completed"]
+        assert await desk.ran(stage, 2)
         assert desk.serious() == []
 
 
-async def test_a_lost_answer_to_a_send_doubles_nothing(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_a_lost_answer_to_a_send_doubles_nothing(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         keys: list[str] = []
 
         async def lose_the_first_answer(route: Route) -> None:
@@ -198,12 +211,12 @@ async def test_a_lost_answer_to_a_send_doubles_nothing(browser: Browser, stage: 
         await desk.ended(1)
         assert len(keys) > 1 and len(set(keys)) == 1
         assert await desk.asked() == ["once"]
-        assert await stage.run_states() == ["completed"]
+        assert await desk.ran(stage, 1)
         assert desk.serious() == []
 
 
-async def test_what_is_sent_offline_survives_a_reload(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_what_is_sent_offline_survives_a_reload(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         await desk.send("first")
         await desk.ended(1)
         await desk.page.route("**/sessions/*/messages", _refuse_posts)
@@ -227,8 +240,8 @@ async def _refuse_posts(route: Route) -> None:
         await route.fallback()
 
 
-async def test_an_expired_cursor_rebuilds_the_page_once(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_an_expired_cursor_rebuilds_the_page_once(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         expired = {"status": 409, "code": "cursor_expired", "detail": "the log no longer reaches back"}
         asked: list[str] = []
 
@@ -256,8 +269,8 @@ async def test_an_expired_cursor_rebuilds_the_page_once(browser: Browser, stage:
         assert desk.serious() == []
 
 
-async def test_a_message_that_is_refused_can_be_edited(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_a_message_that_is_refused_can_be_edited(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         await desk.send("x" * 1_100_000)
         await desk.ended(1, "refused")
         await expect(desk.turns("refused").locator(".words")).to_contain_text("Not sent.")
@@ -265,35 +278,35 @@ async def test_a_message_that_is_refused_can_be_edited(browser: Browser, stage: 
         await expect(desk.turns()).to_have_count(0)
         await desk.send("short")
         await desk.ended(1)
-        assert await stage.run_states() == ["completed"]
+        assert await desk.ran(stage, 1)
 
 
-async def test_a_tab_that_nobody_sees_gives_its_connection_back(browser: Browser, stage: Stage) -> None:
+async def test_a_tab_that_nobody_sees_gives_its_connection_back(
+    browser: Browser, stage: Stage, replica: Replica
+) -> None:
     """A browser has about six connections for all tabs of an origin over HTTP/1.1: seven open chats must not stand still."""
-    show = "(state) => { Object.defineProperty(document, 'visibilityState', { value: state, configurable: true });"
-    show += " document.dispatchEvent(new Event('visibilitychange')); }"
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+    async with seated(browser, stage, replica) as desk:
         await desk.send("first")
         await desk.ended(1)
-        other = await another_tab(desk.page.context, replicas[0])
+        other = await another_tab(desk.page.context, replica)
         await other.page.clock.install()
         await other.page.goto(desk.page.url)
         await other.ended(1)
         await expect(other.link()).to_have_attribute("data-state", "live")
-        await other.page.evaluate(show, "hidden")
+        await other.page.evaluate(SHOW, "hidden")
         await other.page.clock.fast_forward(61_000)
         await expect(other.link()).to_have_attribute("data-state", "idle")
         await desk.send("unseen")
         await desk.ended(2)
         assert await other.asked() == ["first"]
-        await other.page.evaluate(show, "visible")
+        await other.page.evaluate(SHOW, "visible")
         await other.ended(2)
         assert await other.asked() == ["first", "unseen"]
         assert other.serious() == []
 
 
-async def test_keys_write_lines_send_and_leave_drafts_alone(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_keys_write_lines_send_and_leave_drafts_alone(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         box = desk.page.get_by_label("Message", exact=True)
         await expect(box).to_be_focused()
         await box.press_sequentially("one")
@@ -309,7 +322,9 @@ async def test_keys_write_lines_send_and_leave_drafts_alone(browser: Browser, st
         await desk.send("long 20000")
         await desk.ended(2)
         scroll = desk.page.locator("#scroll")
-        await desk.page.wait_for_function("(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 2", arg=await scroll.element_handle())
+        await desk.page.wait_for_function(
+            "(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 2", arg=await scroll.element_handle()
+        )
         await scroll.evaluate("(node) => { node.scrollTop = 0; }")
         await desk.page.get_by_role("button", name="Latest").wait_for()
         await desk.send("slow 1 and here")
@@ -318,15 +333,12 @@ async def test_keys_write_lines_send_and_leave_drafts_alone(browser: Browser, st
         assert desk.complaints == []
 
 
-async def test_earlier_messages_come_when_asked(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
-        async with stage.client(replicas[0]) as client:
-            for n in range(30):
-                body = {"agent": "demo", "text": f"message {n}"}
-                key = {"Idempotency-Key": f"earlier-messages-{n:04d}"}
-                assert (await client.post("/sessions/long/messages", json=body, headers=key)).status_code == 202
-        await eventually(lambda: _all_ended(stage, 30), timeout=30, what="30 turns")
-        await desk.page.goto(f"{desk.url}/ui/#/s/long")
+async def test_earlier_messages_come_when_asked(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
+        for n in range(30):
+            await desk.send(f"message {n}")
+        await desk.ended(30)
+        await desk.page.reload()
         await desk.ended(25)
         await desk.page.get_by_role("button", name="Show earlier messages").click()
         await desk.ended(30)
@@ -337,13 +349,9 @@ async def test_earlier_messages_come_when_asked(browser: Browser, stage: Stage) 
         assert desk.serious() == []
 
 
-async def _all_ended(stage: Stage, count: int) -> bool:
-    return await stage.run_states() == ["completed"] * count
-
-
-async def test_on_a_phone_nothing_overflows(browser: Browser, stage: Stage) -> None:
+async def test_on_a_phone_nothing_overflows(browser: Browser, stage: Stage, replica: Replica) -> None:
     phone = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0], **phone) as desk:
+    async with seated(browser, stage, replica, **phone) as desk:
         await desk.send(f"{'long' * 100} https://example.org/{'x' * 300}")
         await desk.ended(1)
         await desk.send("markdown")
@@ -368,11 +376,11 @@ async def _fits(desk: Desk) -> bool:
     return bool(await desk.page.evaluate(wide))
 
 
-async def test_two_tabs_of_one_chat_each_hear_all(browser: Browser, stage: Stage) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0]) as desk:
+async def test_two_tabs_of_one_chat_each_hear_all(browser: Browser, stage: Stage, replica: Replica) -> None:
+    async with seated(browser, stage, replica) as desk:
         await desk.send("from the first")
         await desk.ended(1)
-        other = await another_tab(desk.page.context, replicas[0])
+        other = await another_tab(desk.page.context, replica)
         await other.page.goto(desk.page.url)
         await other.ended(1)
         for tab, text in ((other, "same"), (desk, "same"), (other, "end")):
@@ -381,4 +389,4 @@ async def test_two_tabs_of_one_chat_each_hear_all(browser: Browser, stage: Stage
             await tab.ended(4)
             assert sorted(await tab.asked()) == ["end", "from the first", "same", "same"]
         assert await desk.asked() == await other.asked()
-        await eventually(lambda: desk.complaints + other.complaints == [], what="no complaints")
+        assert desk.complaints + other.complaints == []

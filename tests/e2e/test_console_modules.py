@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Page, Route
+from playwright.async_api import Browser, Page, Route
 
 from stratus.http.console import FOLDER
-from tests.e2e.desk import chromium
 from tests.unit.test_cli_stream import STREAM
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -24,7 +23,7 @@ Event = dict[str, Any]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def page() -> AsyncIterator[Page]:
+async def page(browser: Browser) -> AsyncIterator[Page]:
     """An empty page of an origin that has the modules."""
 
     async def serve(route: Route) -> None:
@@ -32,11 +31,11 @@ async def page() -> AsyncIterator[Page]:
         body = path.read_bytes() if path.is_file() else b"<!doctype html>"
         await route.fulfill(body=body, content_type=mimetypes.guess_type(path.name)[0] or "text/html")
 
-    async with chromium() as browser:
-        made = await browser.new_page()
-        await made.route("**/*", serve)
-        await made.goto(ORIGIN)
-        yield made
+    made = await browser.new_page()
+    await made.route("**/*", serve)
+    await made.goto(ORIGIN)
+    yield made
+    await made.close()
 
 
 def events(run: str, first: int, *kinds: tuple[str, Event]) -> list[Event]:
@@ -152,7 +151,11 @@ async def test_a_resumed_attempt_writes_its_unfinished_message_anew(page: Page) 
 
 
 async def test_completed_text_stands_for_deltas_that_are_gone(page: Page) -> None:
-    ended = [("text.completed", {"part": 0, "text": "a"}), ("message.assistant", {"text": "a"}), ("run.completed", {})]
+    ended: list[tuple[str, Event]] = [
+        ("text.completed", {"part": 0, "text": "a"}),
+        ("message.assistant", {"text": "a"}),
+        ("run.completed", {}),
+    ]
     assert seen(await fold(page, events(A, 1, *begun(), *ended))) == [("hello", "completed", ["a"])]
 
 

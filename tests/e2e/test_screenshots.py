@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, expect
 
+from testbed.replicas import Replica
 from tests.e2e.desk import Desk, seated
 from tests.system.stage import Stage
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(os.environ.get("STRATUS_SCREENSHOTS") != "1", reason="STRATUS_SCREENSHOTS=1 asks for them"),
 ]
 
@@ -29,8 +31,8 @@ DARK = {
 
 
 @pytest.mark.parametrize(("name", "options"), [("console-light", LIGHT), ("console-dark-phone", DARK)])
-async def test_pictures(browser: Browser, stage: Stage, name: str, options: dict[str, Any]) -> None:
-    async with stage.replicas(1) as replicas, seated(browser, stage, replicas[0], **options) as desk:
+async def test_pictures(browser: Browser, stage: Stage, replica: Replica, name: str, options: dict[str, Any]) -> None:
+    async with seated(browser, stage, replica, **options) as desk:
         await desk.send("Where do I see what is running?")
         await desk.ended(1)
         await desk.page.goto(f"{desk.url}/ui/#/new")

@@ -24,6 +24,7 @@ AGE = """
 UPDATE channel_outbox SET attempt_deadline = attempt_deadline - make_interval(secs => $1) WHERE attempt_deadline IS NOT NULL
 """
 AGE_ATTEMPTS = "UPDATE outbox_attempt SET started_at = started_at - make_interval(secs => $1)"
+AGE_INTENTS = "UPDATE outbox_attempt SET created_at = created_at - make_interval(secs => $1)"
 FENCES = {
     "expired": "UPDATE channel SET lease_until = clock_timestamp() WHERE id = $1",
     "newer token": "UPDATE channel SET runtime_token = runtime_token + 1 WHERE id = $1",
@@ -227,6 +228,14 @@ async def test_our_own_open_intents_are_not_taken_from_us(side: Side) -> None:
     [intent] = await side.intend()
     assert await side.adopt() == []
     assert await side.begin(intent) == {intent.token}
+
+
+async def test_an_intent_of_ours_that_was_forgotten_is_taken_back_and_may_not_begin(side: Side) -> None:
+    await side.put("a")
+    [intent] = await side.intend()
+    await side.db.transact(lambda c: c.execute(AGE_INTENTS, GRACE + 1))
+    assert await side.adopt() == ["pending"]
+    assert await side.begin(intent) == set()
 
 
 async def test_only_the_owner_adopts(side: Side) -> None:

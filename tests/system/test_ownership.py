@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from stratus.delivery.terms import Doors
+from stratus.effects import Failpoints
 from stratus.store import channel
 from stratus.store.channel import ChannelRow
 from stratus.store.database import Database
@@ -82,7 +85,7 @@ async def test_without_renewals_polling_and_sending_stop_first(
         replica.wake(row.id)
         with pytest.raises(AssertionError):
             await eventually(lambda: platform.calls, timeout=0.5)
-        assert await states(db) == ["pending"]
+        assert await states(db) == ["pending"] and await rows(db, "SELECT 1 FROM outbox_attempt") == []
         replica.renewing = True
         await all_are(db, "sent")
         await eventually(lambda: platform.receiving == 1)
@@ -132,18 +135,30 @@ async def test_a_takeover_waits_for_what_may_be_under_way_and_takes_its_evidence
     assert old_platform.calls[0].text == "1" and len(old_platform.calls) == 1
 
 
+class CountedFailpoints(Failpoints):
+    """Counts who comes by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hits: Counter[str] = Counter()
+
+    async def hit(self, name: str) -> None:
+        self.hits[name] += 1
+
+
 async def test_receipts_survive_an_outage_of_the_database(
     db: Database, dsn: str, row: ChannelRow, platform: Platform
 ) -> None:
     gate = Gate(platform)
     platform.answers = [gate]
     await put(db, row.id, "1", "2")
+    tries = CountedFailpoints()
     async with PgProxy(dsn) as proxy, second_store(db, proxy.dsn) as far:
-        async with Replica(far, platform, replace(TERMS, send_budget=5.0, ttl=30.0)):
+        async with Replica(far, platform, replace(TERMS, send_budget=5.0, ttl=30.0), Doors(failpoints=tries)):
             await gate.entered.wait()
-            await proxy.cut()
+            await proxy.cut(rst=True)
             gate.release.set()
-            await eventually(lambda: platform.texts() == ["1"])
+            await eventually(lambda: tries.hits["receipt.before_commit"] >= 2, what="storing has failed once")
             assert await states(db) == ["sending", "pending"]
             await proxy.heal()
             await all_are(db, "sent", "sent")
@@ -190,7 +205,11 @@ async def test_a_channel_that_cannot_start_is_given_back_with_its_reason(
     async with Replica(db, platform, replace(TERMS, test_channels=False)) as replica:
         await health_is(db, "failed", "error")
         await eventually(lambda: replica.manager.leases() == [])
-        [found] = await channel.listing(db)
-        assert "STRATUS_TEST_CHANNELS" in (found.last_error or "") and found.replica is None
+
+        async def given_back() -> bool:
+            [found] = await channel.listing(db)
+            return found.replica is None and "STRATUS_TEST_CHANNELS" in (found.last_error or "")
+
+        await eventually(given_back)
         async with Replica(db, platform, replace(TERMS, replica="b")):
             await health_is(db, "connected", "")

@@ -22,7 +22,9 @@ _NAMES = re.compile(r"^import \{ (.*?) \} from '\./([\w.]+)';$", re.MULTILINE)
 _MARKUP = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|setHTML|\beval\b|new Function|cssText"
 )
-_OUTSIDE = re.compile(r"\b(document|window|location|navigator|fetch|localStorage|sessionStorage|Date|setTimeout)\b|Math\.random|\bcrypto\.")
+_OUTSIDE = re.compile(
+    r"\b(document|window|location|navigator|fetch|localStorage|sessionStorage|Date|setTimeout)\b|Math\.random|\bcrypto\."
+)
 
 
 def markup_makers(text: str) -> Iterator[str]:
@@ -72,7 +74,9 @@ def test_modules_never_make_markup_of_text() -> None:
 def test_the_page_holds_nothing_that_the_policy_refuses() -> None:
     assert list(inline_code(PAGE)) == []
     assert not re.search(r"@import|url\(", STYLE)
-    bad = '<style></style><script>1</script><p onclick="1" style="x"></p><img src="//cdn.example/x"><a href="https://x/">'
+    bad = (
+        '<style></style><script>1</script><p onclick="1" style="x"></p><img src="//cdn.example/x"><a href="https://x/">'
+    )
     assert len(list(inline_code(bad))) == 6
 
 
@@ -107,7 +111,9 @@ def test_elements_that_modules_name_are_on_the_page() -> None:
 
 
 def test_the_style_knows_both_themes() -> None:
-    light, dark = (set(re.findall(r"--[\w-]+(?=:)", block)) for block in re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL))
+    light, dark = (
+        set(re.findall(r"--[\w-]+(?=:)", block)) for block in re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
+    )
     assert dark <= light and {"--page", "--ink", "--quiet", "--line", "--accent", "--link", "--bad"} <= dark
     assert set(re.findall(r"var\((--[\w-]+)\)", STYLE)) <= light
 
