@@ -12,7 +12,7 @@ from stratus.store.stalled import end_stalled
 from testbed.eventually import eventually
 from testbed.pgproxy import PgProxy
 
-LIMITS = Timeouts(statement=0.3, idle_in_transaction=0.3, lock=0.3)
+LIMITS = Timeouts(statement=5.0, idle_in_transaction=0.3, lock=2.0)
 
 
 async def test_a_client_that_stops_between_parse_and_bind_keeps_no_lock(dsn: str, db: Database) -> None:

@@ -248,7 +248,7 @@ async def test_an_event_that_cannot_be_read_is_buried_and_told_of_and_holds_up_n
 
 
 async def test_an_event_that_fails_for_a_while_is_tried_again_by_itself(cluster: TestCluster) -> None:
-    # The first hit is that of the batch, the next three are tries of the event.
+    # The first hit is that of the batch, the second is the event's own first try.
     failing = {"STRATUS_FAILPOINTS": "route.rule=raise*2", "STRATUS_POLL": "0.1s"}
     async with shared_stage(cluster) as stage, stage.replicas(1, settings=failing):
         await stage.add_agent()

@@ -16,6 +16,9 @@ OPS = "SELECT state FROM channel_outbox ORDER BY id"
 LAST_EVENTS = """
 SELECT DISTINCT ON (run_id) run_id, kind FROM session_event WHERE run_id IS NOT NULL ORDER BY run_id, run_seq DESC
 """
+STREAMED = """
+SELECT string_agg(payload ->> 'text', '' ORDER BY run_seq) FROM session_event WHERE run_id = $1 AND kind = 'text.delta'
+"""
 ROLES = "SELECT role FROM message ORDER BY session_id, position"
 
 
@@ -70,31 +73,40 @@ async def test_an_owner_that_stops_between_its_intent_and_its_send_does_not_send
 
 
 @pytest.mark.parametrize(
-    ("point", "refused"),
+    ("point", "asked", "refused"),
     [
-        ("model.before_request", "what the model streams, and the end"),
-        ("step.before_commit", "the model's step with its tool call"),
-        ("tool.after_start", "the tool's result"),
-        ("finish.before_commit", "the end, with history and answer"),
+        ("model.before_request", "hello", "what the model streams, and the end"),
+        ("step.before_commit", "tool", "the model's step with its tool call"),
+        ("tool.after_start", "tool", "the tool's result"),
+        ("finish.before_commit", "hello", "the end, with history and answer"),
     ],
 )
-async def test_a_worker_that_wakes_after_its_lease_writes_nothing(stage: Stage, point: str, refused: str) -> None:
+async def test_a_worker_that_wakes_after_its_lease_writes_nothing(
+    stage: Stage, point: str, asked: str, refused: str
+) -> None:
     await stage.add_agent(tools=["current_time"])
     await stage.add_channel()
+    # The next turn stands where the sleeper's stood, so that nothing but token and holder tells them apart.
+    waits = {"STRATUS_FAILPOINTS": "model.before_request=sleep:2"}
     async with stage.replicas(1, settings={"STRATUS_FAILPOINTS": f"{point}=stop*1"}) as [sleeper]:
-        await stage.say("tool")
+        await stage.say(asked)
         await stands_still(sleeper)
-        async with stage.replicas(1) as [other]:
+        async with stage.replicas(1, settings=waits) as [other]:
             assert await stage.answered(1) == [INTERRUPTED]
             events = await stage.value("SELECT count(*) FROM session_event WHERE run_id = 1")
-            await stage.say("slow 2 next")
+            messages = await stage.value("SELECT count(*) FROM message")
+            await stage.say("next")
             await eventually(lambda: runs_on(stage, other), what="the next turn is under way")
-            sleeper.resume()  # while the session's lease lives, with another's token
+            sleeper.resume()
             await logged(sleeper, "turn.lease_lost")
             [told, answer] = await stage.answered(2)
             await stage.settled(2)
             assert (told, answer.startswith("You said: next")) == (INTERRUPTED, True)
             assert await stage.value("SELECT count(*) FROM session_event WHERE run_id = 1") == events, refused
+            assert await stage.value(STREAMED, 2) == answer
+            assert await stage.value("SELECT count(*) FROM message") == messages + 2, (
+                "what was asked next, and the answer"
+            )
             assert [one["kind"] for one in await stage.rows(LAST_EVENTS)] == ["run.interrupted", "run.completed"]
             assert [(one["state"], process_in(one["worker_id"])) for one in await stage.rows(RUNS)] == [
                 ("interrupted", sleeper.pid),
