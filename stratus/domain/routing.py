@@ -12,13 +12,13 @@ from pydantic import Field
 from stratus.channel.values import Event
 from stratus.domain.values import Value
 
-COMMANDS = ("new", "stop", "status", "whoami", "help")
-
 HELP = """I pass your messages to an agent and bring back its answers.
 
 /new [agent] - start a new conversation
 /stop - stop the answer in the making, and drop what is queued
 /status - what is going on here
+/agents - who can answer
+/agent NAME - start a new conversation with NAME
 /whoami - who you are to me, and whether I listen
 /help - this text"""
 

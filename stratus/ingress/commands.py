@@ -2,57 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
 from stratus.domain.inbox import InboxState
 from stratus.domain.routing import HELP, Obey, whoami
 from stratus.ingress.assembly import Assembly
-from stratus.store import session
-from stratus.store.agent import exists
+from stratus.store import agent, session
 from stratus.store.inbox import ReadyEvent
 from stratus.store.stop import stop_in
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What the sender is told; `outcome` is kept with the event; `stopped` is the session whose running turn is to end."""
+
+    text: str
+    outcome: Mapping[str, object] = field(default_factory=dict)
+    stopped: str | None = None
+
+
 async def obey(assembly: Assembly, ready: ReadyEvent, command: Obey) -> str | None:
     """Carry out a command and answer in the chat. Returns the session whose running turn is to end, if any."""
-    canceled = None
-    if command.name == "new":
-        answer, outcome = await _new(assembly, ready, command.arguments)
-    elif command.name == "stop":
-        canceled = assembly.bound(ready).session_id
-        answer, outcome = await _stop(assembly, ready, canceled)
-    elif command.name == "status":
-        answer, outcome = await _status(assembly, ready), {}
-    elif command.name == "whoami":
-        answer, outcome = whoami(ready.event, assembly.access, assembly.channel.agent_id), {}
-    elif command.name in ("help", "start"):  # `start` is what Telegram's own button sends to a bot
-        answer, outcome = HELP, {}
-    else:
-        answer, outcome = f"I do not know /{command.name}. /help lists what I know.", {}
-    assembly.settle(ready, InboxState.ROUTED, {"command": command.name, **outcome})
-    assembly.tell(ready, answer, key=f"command:{ready.id}")
-    return canceled
+    act = _COMMANDS.get(command.name, _unknown)
+    answer = await act(assembly, ready, command.arguments)
+    assembly.settle(ready, InboxState.ROUTED, {"command": command.name, **answer.outcome})
+    assembly.tell(ready, answer.text, key=f"command:{ready.id}")
+    return answer.stopped
 
 
-async def _new(assembly: Assembly, ready: ReadyEvent, agent_id: str) -> tuple[str, dict[str, object]]:
+async def _new(assembly: Assembly, ready: ReadyEvent, agent_id: str) -> Answer:
     wanted = agent_id or assembly.channel.agent_id
-    if not await exists(assembly.connection, wanted):
-        return f"There is no agent called {wanted}.", {"refused": "agent_not_found"}
+    if not await agent.exists(assembly.connection, wanted):
+        return Answer(f"There is no agent called {wanted}. /agents lists them.", {"refused": "agent_not_found"})
     bound = assembly.rotate(ready, wanted)
-    return f"A new conversation with {wanted} begins here.", {"session": bound.session_id, "revision": bound.revision}
+    outcome = {"session": bound.session_id, "revision": bound.revision}
+    return Answer(f"A new conversation with {wanted} begins here.", outcome)
 
 
-async def _stop(assembly: Assembly, ready: ReadyEvent, session_id: str) -> tuple[str, dict[str, object]]:
-    stopped = await stop_in(
-        assembly.connection, session_id, f"{assembly.channel.platform}:{ready.event.sender.id}", queued=True
-    )
-    outcome: dict[str, object] = {"running": stopped.running, "canceled": stopped.canceled}
+async def _agent(assembly: Assembly, ready: ReadyEvent, agent_id: str) -> Answer:
+    return await (_new if agent_id else _agents)(assembly, ready, agent_id)
+
+
+async def _agents(assembly: Assembly, _ready: ReadyEvent, _arguments: str) -> Answer:
+    listed = "\n".join(f"- {agent_id}" for agent_id in await agent.ids(assembly.connection))
+    return Answer(f"These can answer:\n{listed}\n/agent NAME starts a new conversation with one of them.")
+
+
+async def _stop(assembly: Assembly, ready: ReadyEvent, _arguments: str) -> Answer:
+    session_id = assembly.bound(ready).session_id
+    by = f"{assembly.channel.platform}:{ready.event.sender.id}"
+    stopped = await stop_in(assembly.connection, session_id, by, queued=True)
+    outcome = {"running": stopped.running, "canceled": stopped.canceled}
     if not stopped.running and not stopped.canceled:
-        return "Nothing is running.", outcome
+        return Answer("Nothing is running.", outcome)
     dropped = f" {stopped.canceled} waiting message(s) dropped." if stopped.canceled else ""
-    return ("Stopping." if stopped.running else "Nothing was running.") + dropped, outcome
+    return Answer(("Stopping." if stopped.running else "Nothing was running.") + dropped, outcome, session_id)
 
 
-async def _status(assembly: Assembly, ready: ReadyEvent) -> str:
+async def _status(assembly: Assembly, ready: ReadyEvent, _arguments: str) -> Answer:
     bound = assembly.bound(ready)
     counts = await session.open_runs(assembly.connection, bound.session_id)
     doing = ", ".join(f"{count} {state}" for state, count in counts.items()) or "nothing is going on"
-    return f"Agent {bound.agent_id}, conversation {bound.revision}: {doing}."
+    return Answer(f"Agent {bound.agent_id}, conversation {bound.revision}: {doing}.")
+
+
+async def _whoami(assembly: Assembly, ready: ReadyEvent, _arguments: str) -> Answer:
+    return Answer(whoami(ready.event, assembly.access, assembly.channel.agent_id))
+
+
+async def _help(_assembly: Assembly, _ready: ReadyEvent, _arguments: str) -> Answer:
+    return Answer(HELP)
+
+
+async def _unknown(_assembly: Assembly, _ready: ReadyEvent, _arguments: str) -> Answer:
+    return Answer("I do not know this command. /help lists what I know.")
+
+
+_COMMANDS: Mapping[str, Callable[[Assembly, ReadyEvent, str], Awaitable[Answer]]] = {
+    "new": _new,
+    "agent": _agent,
+    "agents": _agents,
+    "stop": _stop,
+    "status": _status,
+    "whoami": _whoami,
+    "help": _help,
+    "start": _help,  # what Telegram's own button sends to a bot
+}

@@ -90,6 +90,11 @@ async def exists(connection: Connection, agent_id: str) -> bool:
     return await connection.fetchrow(_GET, agent_id) is not None
 
 
+async def ids(connection: Connection) -> list[str]:
+    """The ids of all agents there are now, in order."""
+    return [row["id"] for row in await connection.fetch(_LIST)]
+
+
 async def delete(db: Database, agent_id: str) -> bool:
     """Take an agent away; False when there is none. Its sessions stay readable, and answer again once it is applied anew.
 

@@ -112,11 +112,13 @@ async def test_a_reload_at_any_event_shows_what_a_live_page_shows(page: Page) ->
 
 async def test_events_of_what_the_transcript_has_are_passed_over(page: Page) -> None:
     """B was queued while A ran, so the cursor before B lies before A's last events."""
-    page_then = transcript(f"{B}:3", (A, "user", text("one")), (A, "assistant", text("first")), opened=B)
+    two_steps = [(A, "assistant", text("I look.")), (A, "assistant", text("first"))]
+    page_then = transcript(f"{B}:3", (A, "user", text("one")), *two_steps, opened=B)
     queued = event(B, 4, "run.queued", turn=2, text="two")
-    late = [event(A, n, kind, **payload) for n, (kind, payload) in enumerate(answered("first"), 5)]
+    steps = [*answered("I look.")[:-1], *answered("first")]
+    late = [event(A, n, kind, **payload) for n, (kind, payload) in enumerate(steps, 5)]
     assert seen(await fold(page, [page_then, queued, *late])) == [
-        ("one", "completed", ["first"]),
+        ("one", "completed", ["I look.", "first"]),
         ("two", "queued", []),
     ]
 

@@ -12,7 +12,6 @@ import pytest_asyncio
 
 from stratus.channel import Event, Sender
 from stratus.domain.inbox import MAX_ROUTE_ATTEMPTS
-from stratus.domain.routing import COMMANDS
 from stratus.effects import Failpoints
 from stratus.ingress.router import Router
 from stratus.store import inbox
@@ -160,12 +159,22 @@ async def test_new_begins_another_conversation_also_with_another_agent(stage: St
     await here.ask("two")
     assert await here.ask("/new other") == "A new conversation with other begins here."
     await here.ask("three")
-    assert await here.ask("/new nobody") == "There is no agent called nobody."
+    assert await here.ask("/new nobody") == "There is no agent called nobody. /agents lists them."
     assert "You wrote 1 message" in (await _whole(here, "four"))
     runs = await here.runs()
     assert [run["agent_id"] for run in runs] == ["demo", "demo", "other", "other"]
     assert len({run["session_id"] for run in runs}) == 3
     assert runs[2]["session_id"] == runs[3]["session_id"], "a refused /new changes nothing"
+
+
+async def test_agents_are_listed_and_changed_by_name(stage: Stage) -> None:
+    here = await room(stage)
+    listed = await _whole(here, "/agents")
+    assert "- demo\n- other\n" in listed
+    assert await _whole(here, "/agent") == listed
+    assert await here.ask("/agent other") == "A new conversation with other begins here."
+    await here.ask("hello")
+    assert [run["agent_id"] for run in await here.runs()] == ["other"]
 
 
 async def test_stop_ends_the_turn_in_the_making_and_drops_what_waits(stage: Stage) -> None:
@@ -195,9 +204,9 @@ async def test_help_and_status_and_commands_that_do_not_exist(stage: Stage) -> N
     here = await room(stage)
     await here.say("/help")
     [text] = await here.told(1)
-    assert all(f"/{name}" in text for name in COMMANDS)
+    assert all(f"/{name}" in text for name in ("new", "stop", "status", "agents", "agent NAME", "whoami", "help"))
     assert await here.ask("/status") == "Agent demo, conversation 1: nothing is going on."
-    assert await here.ask("/frobnicate now") == "I do not know /frobnicate. /help lists what I know."
+    assert await here.ask("/frobnicate now") == "I do not know this command. /help lists what I know."
     assert (await here.ask("not a /new command")).startswith("You said: not a /new command")
     assert [event["state"] for event in await here.settled(4)] == ["routed"] * 4
     assert len(await here.runs()) == 1
