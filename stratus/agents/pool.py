@@ -59,6 +59,11 @@ class ModelPool:
         installed = find_spec("pydantic_ai") is not None
         return ["demo", *(name for name in _HOMES if installed and self._environment.get(f"{name.upper()}_API_KEY"))]
 
+    @staticmethod
+    def unable() -> list[str]:
+        """Providers that this installation can never serve, whatever its keys: their libraries are an extra."""
+        return [] if find_spec("pydantic_ai") is not None else list(_PROVIDERS)
+
     async def close(self) -> None:
         """End all connections. Call it when no turn is in flight."""
         self._models.clear()

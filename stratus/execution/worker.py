@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from stratus.domain.errors import DatabaseAway
 from stratus.effects import Clock, Failpoints
 from stratus.execution.recorder import Recorder
 from stratus.execution.turn import Abort, Turn, TurnTools
@@ -16,6 +17,8 @@ from stratus.store.hints import Hints
 from stratus.store.message import history
 from stratus.store.renewal import local_deadline
 from stratus.store.run import ClaimedRun, claim
+
+_RETRY_SECONDS = 0.3
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +44,7 @@ class Worker:
         self._tools = tools
         self._recorder = recorder
         self._worker_id = worker_id
+        self._unable = tools.models.unable()
         self._slots = slots
         self._ttl = ttl
         self._group = group
@@ -67,7 +71,7 @@ class Worker:
         if free <= 0:
             return False
         deadline = local_deadline(self._clock.monotonic(), self._ttl)
-        claimed = await claim(self._db, self._worker_id, free, self._ttl)
+        claimed = await claim(self._db, self._worker_id, free, self._ttl, unable=self._unable)
         if not claimed:
             return False
         await self._failpoints.hit("claim.after_commit")
@@ -82,7 +86,14 @@ class Worker:
 
     async def _with_history(self, claimed: Sequence[ClaimedRun], deadline: float) -> list[Turn]:
         sessions = [one.lease.session_id for one in claimed]
-        told = await self._db.read(lambda c: history(c, sessions))
+        while True:
+            try:
+                told = await self._db.read(lambda c: history(c, sessions))
+                break
+            except DatabaseAway:  # what is claimed must not be dropped while its lease lasts
+                if self._clock.monotonic() > deadline:
+                    raise
+                await self._clock.sleep(_RETRY_SECONDS)
         return [
             Turn(one, told.get(one.lease.session_id, []), self._tools, self._recorder.mark, deadline) for one in claimed
         ]

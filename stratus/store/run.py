@@ -21,9 +21,11 @@ from stratus.store.plan import NewOp, plan
 # each other on the lease's primary key. Reads a bounded window, so that a long queue costs no more than a short one.
 _LEASE = """
 WITH head AS (
-    SELECT id, session_id, principal_id, runnable_at FROM agent_run
-     WHERE state = 'queued' AND runnable_at IS NOT NULL AND runnable_at <= stratus_now()
-     ORDER BY runnable_at LIMIT 4 * $1 + 32
+    SELECT r.id, r.session_id, r.principal_id, r.runnable_at FROM agent_run r
+     WHERE r.state = 'queued' AND r.runnable_at IS NOT NULL AND r.runnable_at <= stratus_now()
+       AND NOT EXISTS (SELECT 1 FROM agent a WHERE a.id = r.agent_id AND a.enabled
+                          AND split_part(a.definition ->> 'model', ':', 1) = ANY($4::text[]))
+     ORDER BY r.runnable_at LIMIT 4 * $1 + 32
 ), fair AS (
     SELECT id, session_id FROM (
         SELECT h.*, row_number() OVER (PARTITION BY principal_id ORDER BY runnable_at) AS nth FROM head h
@@ -153,12 +155,17 @@ class Ending:
     usage: Usage | None = None
 
 
-async def claim(db: Database, worker_id: str, limit: int, ttl: float) -> list[ClaimedRun]:
-    """Take up to `limit` heads with their sessions' leases, for `ttl` seconds, in one transaction; their first events go with it."""
+async def claim(
+    db: Database, worker_id: str, limit: int, ttl: float, *, unable: Sequence[str] = ()
+) -> list[ClaimedRun]:
+    """Take up to `limit` heads with their sessions' leases, for `ttl` seconds, in one transaction; their first events go with it.
+
+    Runs of agents on the model providers in `unable` are left to replicas that have them.
+    """
     leased: list[tuple[int, UUID]] = []
 
     async def work(connection: Connection) -> list[ClaimedRun]:
-        rows = await connection.fetch(_LEASE, limit, worker_id, ttl)
+        rows = await connection.fetch(_LEASE, limit, worker_id, ttl, list(unable))
         leased[:] = [(row["run_id"], row["holder"]) for row in rows]
         if not rows:
             return []

@@ -35,7 +35,7 @@ UPDATE channel SET runtime_holder = '00000000-0000-4000-8000-000000000000', leas
 HOLDER = "00000000-0000-4000-8000-000000000000"
 
 HOT: list[tuple[str, str, list[Any], dict[str, int]]] = [
-    ("claim", run._LEASE, [10, "w", 30.0], {"agent_run": 200}),
+    ("claim", run._LEASE, [10, "w", 30.0, []], {"agent_run": 200}),
     ("route: which channels", inbox._CHANNELS, [], {"channel_inbox": 60}),
     ("route: a batch", inbox._BATCH, [1, 50], {"channel_inbox": 100}),
     ("intend", outbox._INTEND, [1, 0, HOLDER, "r", 32], {"channel_outbox": 1200}),

@@ -7,10 +7,12 @@ import asyncio
 import asyncpg
 import pytest
 
+from stratus.domain.agent import AgentDefinition
 from stratus.domain.errors import AgentMismatch, KeyReused, LeaseLost
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RunEvent
 from stratus.domain.values import Message, TextPart
+from stratus.store.agent import upsert
 from stratus.store.database import Connection, Database
 from stratus.store.execution import Append, ExecutionLease, Step, append, canceled, commit_step, renew
 from stratus.store.orphan import take_orphans
@@ -136,6 +138,13 @@ async def test_heads_are_shared_out_between_principals(db: Database) -> None:
     await queue(db, *(run.__class__(**{**run.__dict__, "principal_id": ids[0]}) for run in flood))
     await queue(db, new_run("quiet").__class__(**{**new_run("quiet").__dict__, "principal_id": ids[1]}))
     assert "quiet" in {one.lease.session_id for one in await claim(db, "w", 2, 60.0)}
+
+
+async def test_a_worker_leaves_agents_on_providers_it_lacks_to_others(db: Database) -> None:
+    await upsert(db, AgentDefinition(id="demo", model="anthropic:claude-x"))
+    await queue(db, new_run("s1"))
+    assert await claim(db, "demo only", 5, 60.0, unable=["anthropic", "openai"]) == []
+    assert [one.lease.session_id for one in await claim(db, "complete", 5, 60.0)] == ["s1"]
 
 
 async def test_a_message_that_arrives_while_a_run_ends_is_never_stranded(db: Database) -> None:
