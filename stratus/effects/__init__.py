@@ -9,5 +9,6 @@ from stratus.effects.clock import Clock
 from stratus.effects.failpoints import Failpoints
 from stratus.effects.ids import Ids
 from stratus.effects.loop import Loop, LoopHealth
+from stratus.effects.shield import finished
 
-__all__ = ["Batcher", "Chance", "Clock", "Failpoints", "Ids", "Loop", "LoopHealth"]
+__all__ = ["Batcher", "Chance", "Clock", "Failpoints", "Ids", "Loop", "LoopHealth", "finished"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from stratus.agents.model import ToolEffect
 from stratus.agents.tools import Tool, ToolContext, ToolOutcome
 from stratus.channel.text import clean
 from stratus.domain.event import NewEvent
+from stratus.domain.history import interrupted
 from stratus.domain.tool_call import TOOL_CALL, CallEvent, CallState
 from stratus.domain.turn import answered
 from stratus.domain.values import Message, ResultOutcome, ToolCallPart, ToolResultPart
@@ -37,6 +39,7 @@ class Calls:
         self._stored = {call.call_id: call for call in stored}
         self._used = set(self._stored)
         self._failpoints = failpoints
+        self._results: list[ToolResultPart] = []
 
     def named_apart(self, message: Message) -> Message:
         """The message with call ids that are unique in the run: some providers number calls anew in each message."""
@@ -58,14 +61,17 @@ class Calls:
 
     async def answer(self, step: int, calls: Sequence[ToolCallPart]) -> Message:
         """Bring every call to its end, in order; the last commit carries the message with all results."""
-        results: list[ToolResultPart] = []
+        self._results = []
         for call in calls:
-            results.append(await self._settle(step, call, calls, results))
-        return answered(calls, results)
+            self._results.append(await self._settle(step, call, calls))
+        return answered(calls, self._results)
 
-    async def _settle(
-        self, step: int, call: ToolCallPart, calls: Sequence[ToolCallPart], results: Sequence[ToolResultPart]
-    ) -> ToolResultPart:
+    def broken_off(self, calls: Sequence[ToolCallPart]) -> Message:
+        """The answer to calls of which some did not come to their end."""
+        known = {result.call_id for result in self._results}
+        return answered(calls, [*self._results, *(interrupted(call) for call in calls if call.call_id not in known)])
+
+    async def _settle(self, step: int, call: ToolCallPart, calls: Sequence[ToolCallPart]) -> ToolResultPart:
         stored = self._stored.get(call.call_id)
         state = stored.state if stored is not None else CallState.PROPOSED
         if stored is not None and stored.outcome is not None:
@@ -76,7 +82,7 @@ class Calls:
                 outcome=ResultOutcome(stored.outcome["outcome"]),
             )
             if call is calls[-1]:
-                await self._journal.commit(step, [], messages=[answered(calls, [*results, result])])
+                await self._journal.commit(step, [], messages=[answered(calls, [*self._results, result])])
             return result
         if state is CallState.STARTED and stored is not None and stored.effect == "once":
             outcome, event = ToolOutcome(UNKNOWN, failed=True), CallEvent.LOSE
@@ -86,7 +92,7 @@ class Calls:
             outcome = await self._run(step, call, state)
             state = CallState.STARTED
             event = CallEvent.FAIL if outcome.failed else CallEvent.SUCCEED
-        return await self._commit_result(step, call, calls, results, state, outcome, event)
+        return await self._commit_result(step, call, calls, state, outcome, event)
 
     async def _run(self, step: int, call: ToolCallPart, state: CallState) -> ToolOutcome:
         shown = {"call_id": call.call_id, "name": call.name}
@@ -96,14 +102,13 @@ class Calls:
             moves=[CallMove(call.call_id, CallEvent.START, TOOL_CALL.after(state, CallEvent.START))],
         )
         await self._failpoints.hit("tool.after_start")
-        return await self._tools[call.name].run(call.args, self._context)
+        return await self._tools[call.name].run(call.args, replace(self._context, call_id=call.call_id))
 
     async def _commit_result(
         self,
         step: int,
         call: ToolCallPart,
         calls: Sequence[ToolCallPart],
-        results: Sequence[ToolResultPart],
         state: CallState,
         outcome: ToolOutcome,
         event: CallEvent,
@@ -122,7 +127,7 @@ class Calls:
         await self._journal.commit(
             step,
             [NewEvent("tool.failed" if outcome.failed else "tool.done", shown)],
-            messages=[answered(calls, [*results, result])] if call is calls[-1] else [],
+            messages=[answered(calls, [*self._results, result])] if call is calls[-1] else [],
             moves=[
                 CallMove(
                     call.call_id,

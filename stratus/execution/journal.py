@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from stratus.domain.errors import DatabaseAway
 from stratus.domain.event import NewEvent
 from stratus.domain.values import Message
-from stratus.effects import Clock
+from stratus.effects import Clock, finished
 from stratus.store.database import Database
 from stratus.store.execution import Append, CallMove, ExecutionLease, NewCall, Step, commit_step
 
@@ -31,6 +31,7 @@ class Journal:
         self._db = db
         self._dirty = dirty
         self._pending: list[NewEvent] = []
+        self._spoken: dict[int, str] = {}
         self._size = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -39,6 +40,8 @@ class Journal:
     def delta(self, kind: str, part: int, text: str) -> None:
         """Gather a streamed piece; pieces of one part that wait together become one event."""
         self.streamed += 1
+        if kind == "text.delta":
+            self._spoken[part] = self._spoken.get(part, "") + text
         last = self._pending[-1] if self._pending else None
         if last is not None and last.kind == kind and last.payload["part"] == part:
             text = str(last.payload["text"]) + text
@@ -50,6 +53,10 @@ class Journal:
         if self._size > PENDING_MAX:
             self._room.clear()
         self._dirty(self)
+
+    def spoken(self) -> str:
+        """The visible text that was streamed since the last step."""
+        return "".join(text for _, text in sorted(self._spoken.items()))
 
     async def room(self) -> None:
         """Wait while too much is unwritten."""
@@ -84,14 +91,21 @@ class Journal:
         proposed: Sequence[NewCall] = (),
         moves: Sequence[CallMove] = (),
     ) -> None:
-        """Commit a step, what was gathered first. Repeats while the database is away: the lease's end ends that. Raises LeaseLost."""
+        """Commit a step, what was gathered first. Repeats while the database is away: the lease's end ends that. Raises LeaseLost.
+
+        A cancellation lets a commit that has been sent come to its end, so that what is counted here is what is there.
+        """
         async with self.lock:
             events = [*self.take(), *events]
             record = Step(self.lease, self.run_seq, self.attempt, step, events, messages, proposed, moves)
             while True:
                 try:
-                    await commit_step(self._db, record)
-                    break
+                    await finished(self._write(record))
+                    return
                 except DatabaseAway:
                     await self._clock.sleep(_RETRY_SECONDS)
-            self.written(len(events))
+
+    async def _write(self, record: Step) -> None:
+        await commit_step(self._db, record)
+        self._spoken.clear()
+        self.written(len(record.events))

@@ -18,7 +18,7 @@ from stratus.domain.chain import PlannedOp, notice, reply_chain
 from stratus.domain.errors import DatabaseAway, LeaseLost
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RunEvent
-from stratus.domain.turn import AnswerCalls, AskModel, Conclude, next_action
+from stratus.domain.turn import AnswerCalls, Conclude, next_action
 from stratus.domain.values import Message, RunError, TextPart, Usage
 from stratus.effects import Batcher, Clock, Failpoints, Ids
 from stratus.execution.calls import Calls
@@ -81,6 +81,8 @@ class Turn:
         self._with = tools
         self._history = list(history)
         self._usage = Usage()
+        self._said: list[Message] = []
+        self._calls: Calls | None = None
         self._journal = Journal(tools.db, claimed.lease, claimed.attempt, claimed.run_seq, dirty=dirty)
         self._work: asyncio.Task[Conclusion] | None = None
         self._aborted: Abort | None = None
@@ -128,23 +130,21 @@ class Turn:
     async def _steps(self) -> Message:
         agent = self._agent()
         tools = self._with.select(agent.tools)
-        calls = await self._calls(tools)
-        said = self._own_messages()
+        self._calls = calls = await self._known_calls(tools)
+        self._said = self._own_messages()
         for step in range(1, agent.max_steps + 1):
-            action = next_action(said)
+            action = next_action(self._said)
             if isinstance(action, Conclude):
                 return action.answer
             if isinstance(action, AnswerCalls):
                 message = await calls.answer(step, action.calls)
             else:
-                message = await self._ask(step, agent, tools, calls, action)
+                message = await self._ask(step, agent, tools, calls)
             self._history.append(message)
-            said.append(message)
+            self._said.append(message)
         raise TurnFailed("too_many_steps", f"The turn took more than {agent.max_steps} steps.")
 
-    async def _ask(
-        self, step: int, agent: AgentDefinition, tools: Sequence[Tool], calls: Calls, _action: AskModel
-    ) -> Message:
+    async def _ask(self, step: int, agent: AgentDefinition, tools: Sequence[Tool], calls: Calls) -> Message:
         await self._with.failpoints.hit("model.before_request")
         done = await request_model(self._with.models, agent, self._history, tools, self._journal, self._with.clock)
         self._usage = self._usage.plus(done.usage)
@@ -161,7 +161,7 @@ class Turn:
             raise TurnFailed("target_gone", f"The agent {self.claimed.agent_id} is no longer available.")
         return self.claimed.agent
 
-    async def _calls(self, tools: Sequence[Tool]) -> Calls:
+    async def _known_calls(self, tools: Sequence[Tool]) -> Calls:
         lease = self.claimed.lease
         context = ToolContext(lease.session_id, self.claimed.run, "", self.claimed.agent_id)
         stored = await calls_of(self._with.db, lease.run_id) if self.claimed.resumed else []
@@ -189,8 +189,8 @@ class Turn:
 
     def _ending_of(self, conclusion: Conclusion) -> Ending:
         streamed = self._journal.take()
-        messages = [] if conclusion.answer is None else [conclusion.answer]
-        events = [] if conclusion.answer is None else _answer_events(conclusion.answer)
+        messages = self._last_messages(conclusion)
+        events = [event for message in messages if message.role == "assistant" for event in _answer_events(message)]
         return Ending(
             lease=self.claimed.lease,
             attempt=self.claimed.attempt,
@@ -203,6 +203,18 @@ class Turn:
             error=conclusion.error,
             usage=self._usage,
         )
+
+    def _last_messages(self, conclusion: Conclusion) -> list[Message]:
+        """The answer; or, of a turn that was broken off, what had become visible, and an answer to each call."""
+        if conclusion.answer is not None:
+            return [conclusion.answer]
+        if conclusion.event is RunEvent.YIELD:
+            return []
+        action = next_action(self._said)
+        if isinstance(action, AnswerCalls) and self._calls is not None:
+            return [self._calls.broken_off(action.calls)]
+        spoken = self._journal.spoken()
+        return [Message(role="assistant", parts=[TextPart(text=spoken)])] if spoken else []
 
     def _ops(self, conclusion: Conclusion) -> list[NewOp]:
         to = self.claimed.reply_to

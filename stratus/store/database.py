@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -14,7 +14,7 @@ import asyncpg
 import structlog
 
 from stratus.domain.errors import DatabaseAway
-from stratus.effects import Chance, Clock
+from stratus.effects import Chance, Clock, finished
 from stratus.store.faults import FAULTS, Fault, classify, translate
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
@@ -179,7 +179,7 @@ class Database:
                 return await _statement(connection, work)
             transaction = connection.transaction()
             value = await self._guarded(connection, lambda c: _begin_and_work(transaction, work, c))
-            return await _finish(_commit(connection, transaction, value))
+            return await finished(_commit(connection, transaction, value))
         finally:
             await self._release(pool, connection)
 
@@ -278,13 +278,3 @@ async def _statement(connection: Connection, work: Work[T]) -> T | _Doubt:
             _cut(connection)
             return _Doubt(error)
         raise translate(error) from error
-
-
-async def _finish(commit: Coroutine[Any, Any, T]) -> T:
-    """A cancelled caller must not leave a COMMIT half sent: finish it, then let the cancellation through."""
-    task = asyncio.ensure_future(commit)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -78,7 +78,7 @@ SELECT r.id, r.public_id, r.session_id, r.turn, r.agent_id, r.attempts, r.kind, 
 _LOCK_RUNS = "SELECT id FROM agent_run WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
 
 _FENCE = """
-SELECT x.session_id FROM session_execution x
+SELECT x.session_id, x.run_seq FROM session_execution x
   JOIN unnest($1::text[], $2::bigint[], $3::uuid[]) AS g(session_id, token, holder) ON g.session_id = x.session_id
  WHERE x.token = g.token AND x.holder = g.holder AND x.lease_until > clock_timestamp()
  ORDER BY x.session_id
@@ -111,9 +111,17 @@ WITH ending AS (
 SELECT id FROM ended
 """
 
+# What had begun may have had an effect; what had not, has not.
+_CLOSE_CALLS = """
+UPDATE tool_call SET state = CASE WHEN state = 'started' THEN 'unknown' ELSE 'failed' END, ended_at = clock_timestamp()
+ WHERE run_id = ANY($1) AND state IN ('proposed', 'awaiting', 'approved', 'started')
+"""
+
 _FINISHED_BY = "SELECT id, state, finish_token FROM agent_run WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
 
 Row = Mapping[str, Any]
+
+_BREAKS_OFF = frozenset({RunEvent.FAIL, RunEvent.CANCEL, RunEvent.INTERRUPT})
 
 # A run that is claimed for the first time has `run.queued`, `run.started` and `message.user`; one that goes on has more.
 _FIRST_EVENTS = 3
@@ -141,7 +149,10 @@ class ClaimedRun:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ends. `finish_token` marks whose finish it was; `ops` are the user's answer."""
+    """How a run ends. `finish_token` marks whose finish it was; `ops` are the user's answer.
+
+    `run_seq` counts its events so far; for one that is held, `finish` takes the count from its lease's row.
+    """
 
     lease: ExecutionLease
     attempt: int
@@ -237,18 +248,16 @@ async def finish(db: Database, endings: Sequence[Ending]) -> list[bool]:
     """
 
     async def work(connection: Connection) -> list[bool]:
-        held = {
-            row["session_id"]
-            for row in await connection.fetch(
-                _FENCE,
-                [ending.lease.session_id for ending in endings],
-                [ending.lease.token for ending in endings],
-                [ending.lease.holder for ending in endings],
-            )
-        }
-        mine = [ending for ending in endings if ending.lease.session_id in held]
-        await end_runs(connection, mine)
-        return [ending.lease.session_id in held for ending in endings]
+        rows = await connection.fetch(
+            _FENCE,
+            [ending.lease.session_id for ending in endings],
+            [ending.lease.token for ending in endings],
+            [ending.lease.holder for ending in endings],
+        )
+        counts = {row["session_id"]: row["run_seq"] for row in rows}
+        mine = [ending for ending in endings if ending.lease.session_id in counts]
+        await end_runs(connection, [replace(one, run_seq=counts[one.lease.session_id]) for one in mine])
+        return [ending.lease.session_id in counts for ending in endings]
 
     async def resolve(connection: Connection) -> Resolved[list[bool]] | None:
         rows = await connection.fetch(_FINISHED_BY, [ending.lease.run_id for ending in endings])
@@ -278,6 +287,9 @@ async def end_runs(connection: Connection, endings: Sequence[Ending]) -> None:
     )
     if len(ended) != len(endings):
         raise LeaseLost("a run that is held was not running")
+    broken_off = [ending.lease.run_id for ending in endings if ending.event in _BREAKS_OFF]
+    if broken_off:
+        await connection.execute(_CLOSE_CALLS, broken_off)
     writes = [
         LogWrite(
             ending.lease.session_id,
