@@ -36,12 +36,12 @@ class Campaign:
         self.faults: Counter[str] = Counter()
         self.said = 0
 
-    async def run(self, seconds: float) -> list[str]:
-        """Traffic and faults for `seconds`, then heal and rest. Returns what does not hold."""
-        until = time.monotonic() + seconds
+    async def run(self, seconds: float, *, faults: int = 1) -> list[str]:
+        """Traffic and faults for `seconds`, and until there were so many faults; then heal and rest. Returns what does not hold."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._talk(until))
-            group.create_task(self._break(until))
+            talking = group.create_task(self._talk())
+            await self._break(time.monotonic() + seconds, faults)
+            talking.cancel()
         for replica in self._replicas:
             replica.resume()
             await replica.heal()
@@ -59,8 +59,8 @@ class Campaign:
         ended, settled = ({row["state"]: row["n"] for row in found} for found in (runs, ops))
         return f"messages {self.said}, faults {dict(self.faults)}, runs {ended}, ops {settled}"
 
-    async def _talk(self, until: float) -> None:
-        while time.monotonic() < until:
+    async def _talk(self) -> None:
+        while True:
             text = self._random.choice(["hi", "slow 1 there", "tool", "long 5000"])
             await self._stage.say(f"{text}", chat=f"c{self._random.randrange(CHATS)}")
             self.said += 1
@@ -68,8 +68,8 @@ class Campaign:
                 await self._stage.platform.add_event(dict(self._random.choice(self._stage.platform.events)))
             await asyncio.sleep(self._random.uniform(0.05, 0.4))
 
-    async def _break(self, until: float) -> None:
-        while time.monotonic() < until:
+    async def _break(self, until: float, faults: int) -> None:
+        while time.monotonic() < until or self.faults.total() < faults:
             await asyncio.sleep(self._random.uniform(0.5, 2.5))
             await self._fault(self._random.choice(self._replicas.replicas).name, self._random.choice(MODES))
 

@@ -61,7 +61,7 @@ def render(definition: AgentDefinition) -> str:
     fields = {name: value for name, value in fields.items() if value not in ([], {})}
     if definition.idle_limit_seconds != AgentDefinition.model_fields["idle_limit_seconds"].default:
         fields["idle_limit"] = f"{definition.idle_limit_seconds:.12g}s"
-    front = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+    front = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100)
     return f"---\n{front}---\n{definition.soul}\n"
 
 
