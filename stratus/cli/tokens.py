@@ -9,6 +9,7 @@ import typer
 
 from stratus.cli.opened import Opened, on_database
 from stratus.cli.output import Json, print_fields, print_json, print_rows
+from stratus.cli.signin import signin_link
 
 app = typer.Typer(name="tokens", help="Access tokens of the HTTP API.", no_args_is_help=True)
 
@@ -37,6 +38,17 @@ def create(
         else:
             typer.echo(made.secret)
             typer.echo(f"token {made.public_id}: the line above is its secret, and is not shown again", err=True)
+
+    on_database(work)
+
+
+@app.command()
+def signin(as_json: Json = False) -> None:
+    """Print a link that signs the owner in to the console, once, within 15 minutes."""
+
+    async def work(opened: Opened) -> None:
+        link = await signin_link(opened.db, opened.settings.public_url, "stratus tokens signin")
+        print_json({"link": link}) if as_json else typer.echo(link)
 
     on_database(work)
 

@@ -11,11 +11,11 @@ import typer
 
 from stratus.cli.agent_folder import AgentFolder
 from stratus.cli.serve import run_loop
+from stratus.cli.signin import signin_link
 
 if TYPE_CHECKING:
     from stratus.config import Settings
     from stratus.embedded import EmbeddedPostgres
-    from stratus.store.database import Database
 
 FOLLOW_SECONDS = 1.0
 KEEP_SECONDS = 15.0
@@ -41,19 +41,11 @@ async def _up(settings: Settings) -> int:
         folder = AgentFolder(db, complete.home / "agents")
         folder.prepare()
         await folder.follow()
-        code = await _signin_code(db)
+        link = await signin_link(db, complete.public_url, "stratus up")
         typer.echo(f"stratus: agents in {folder.path} are followed")
-        typer.echo(f"stratus: sign in within 15 minutes at {complete.public_url}/ui/#signin={code}")
+        typer.echo(f"stratus: sign in within 15 minutes at {link}")
         async with _meanwhile(folder, embedded):
             return await replica.serve(complete)
-
-
-async def _signin_code(db: Database) -> str:
-    from stratus.store import principal
-
-    owner = await principal.ensure_owner(db)
-    made = await principal.create_token(db, owner.id, "signin", name="stratus up", ttl=principal.SIGNIN_SECONDS)
-    return made.secret
 
 
 @asynccontextmanager

@@ -105,12 +105,12 @@ class Database:
         self._chance = Chance()
 
     async def open(self) -> None:
-        """Connect. Raises DatabaseAway when the server cannot be reached."""
+        """Make the pools. Raises DatabaseAway when the server cannot be reached."""
         try:
             for name, size in self._sizes.items():
                 self._pools[name] = await asyncpg.create_pool(
                     self.dsn,
-                    min_size=1,
+                    min_size=0,  # a pool that keeps some open writes a traceback at each try while the server is away
                     max_size=size,
                     timeout=self.timeouts.statement,
                     command_timeout=self.timeouts.statement + 1.0,
@@ -120,6 +120,11 @@ class Database:
                 )
         except FAULTS as error:
             raise translate(error) from error
+        try:
+            await self.read(_look)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Close what is idle, cut what is not: leases expire by themselves."""
@@ -233,6 +238,10 @@ class Database:
 @dataclass(frozen=True)
 class _Doubt:
     error: BaseException
+
+
+async def _look(connection: Connection) -> None:
+    await connection.execute("SELECT 1")
 
 
 async def _keep(_connection: Any) -> None:

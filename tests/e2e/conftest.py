@@ -10,8 +10,8 @@ from playwright.async_api import Browser
 from stratus.store.database import Database
 from testbed.postgres import TestCluster
 from testbed.replicas import Replica
+from testbed.stage import Stage, stage_on
 from tests.e2e.desk import chromium
-from tests.system.stage import Stage, stage_on
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -23,7 +23,7 @@ from playwright.async_api import (
 
 from stratus.store import principal
 from testbed.replicas import Replica
-from tests.system.stage import Stage
+from testbed.stage import Stage
 from tests.system.web import MAKE_PRINCIPAL, fetchrow
 
 NETWORK = "Failed to load resource"

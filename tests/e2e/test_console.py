@@ -6,8 +6,8 @@ import pytest
 from playwright.async_api import Browser, Route, expect
 
 from testbed.replicas import Replica, eventually
+from testbed.stage import WORKER_OFF, Stage
 from tests.e2e.desk import Desk, another_tab, new_code, seated
-from tests.system.stage import WORKER_OFF, Stage
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,8 +10,8 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from testbed.replicas import Replica
+from testbed.stage import Stage
 from tests.e2e.desk import Desk, seated
-from tests.system.stage import Stage
 
 pytestmark = [
     pytest.mark.browser,

@@ -125,6 +125,14 @@ async def test_agents_are_applied_listed_and_shown(stratus: Command, tmp_path: P
     assert "unknown field `modle`" in (await stratus("agents", "apply", str(file))).refused()
 
 
+async def test_a_signin_link_works_once(stratus: Command, db: Database) -> None:
+    link = (await stratus("tokens", "signin", "--json")).json()["link"]
+    address, _, code = link.partition("/ui/#signin=")
+    assert address.startswith("http://")
+    assert await principal.redeem_signin(db, code) is not None
+    assert await principal.redeem_signin(db, code) is None
+
+
 async def test_a_tokens_secret_is_shown_once_and_works_until_it_is_revoked(stratus: Command, db: Database) -> None:
     made = (await stratus("tokens", "create", "--name", "ci", "--ttl", "8h", "--json")).json()
     who = await principal.authenticate(db, made["secret"])

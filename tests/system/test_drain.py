@@ -9,7 +9,7 @@ from datetime import datetime
 import httpx
 
 from testbed.replicas import Replica, eventually
-from tests.system.stage import HTTP_ONLY, OWNER_OFF, WORKER_OFF, Stage, logged, process_in
+from testbed.stage import HTTP_ONLY, OWNER_OFF, WORKER_OFF, Stage, logged, process_in
 
 BUDGET = 5.0  # STRATUS_DRAIN of the testbed; a drain that takes longer ends with 1
 RUNS = "SELECT state, attempts, worker_id FROM agent_run ORDER BY id"
