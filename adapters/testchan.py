@@ -152,7 +152,9 @@ class TestchanAdapter:
             import httpx
 
             timeout = httpx.Timeout(15, connect=5, pool=5)
-            self._client = httpx.AsyncClient(base_url=self._base_url, trust_env=False, timeout=timeout)
+            # Each send under way keeps its connection: the default keeps 20, and opens the others anew each time.
+            limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
+            self._client = httpx.AsyncClient(base_url=self._base_url, trust_env=False, timeout=timeout, limits=limits)
         return self._client
 
     def _body(self, op: Op) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from stratus.store.execution import append
 from stratus.store.hints import Hints
 
 WINDOW_SECONDS = 0.04
+# What comes at once is written at once: a short answer then goes into its turn's end, without a statement of its own.
+GATHER_SECONDS = 0.01
 
 
 class Recorder:
@@ -28,6 +30,8 @@ class Recorder:
 
     def mark(self, journal: Journal) -> None:
         """`journal` has something to write."""
+        if not self._dirty:
+            self._next = max(self._next, self._clock.monotonic() + GATHER_SECONDS)
         self._dirty[journal.lease.session_id] = journal
         self.wake()
 
