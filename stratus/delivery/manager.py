@@ -15,7 +15,7 @@ from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Spawn, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Loop
-from stratus.store import channel
+from stratus.store import channel, outbox
 from stratus.store.channel import ChannelRenewal, HealthReport, OwnedChannel
 from stratus.store.database import Database
 from stratus.store.hints import Hints
@@ -87,10 +87,11 @@ class ChannelManager:
                 _follow(slot.runtime, renewal)
 
     async def step(self) -> bool:
-        """Look, report, clear away, take."""
+        """Look, report, wake who has something to send, clear away, take."""
         if self._look:
             await self._inspect()
         await self._report()
+        await self._wake_due()
         ended = await self._clear_away()
         await self._leftovers.store()
         return await self._take() or ended
@@ -131,6 +132,13 @@ class ChannelManager:
             slot = self._slot_of(one.lease)
             if slot is not None:
                 _follow(slot.runtime, one)
+
+    async def _wake_due(self) -> None:
+        """The poll behind the hints, for all channels at once: idle ones cost nothing of their own."""
+        leases = self.leases()
+        for channel_id in await outbox.due_channels(self._db, leases) if leases else ():
+            if channel_id in self._slots:
+                self._slots[channel_id].runtime.wake()
 
     async def _report(self) -> None:
         reports = {}

@@ -170,8 +170,9 @@ SELECT id, state FROM moved
 """
 
 _DUE = """
-SELECT EXISTS (SELECT 1 FROM channel_outbox
-                WHERE channel_id = ANY($1::bigint[]) AND state IN ('pending', 'sending') AND not_before <= stratus_now())
+SELECT c.id FROM unnest($1::bigint[]) AS c(id)
+ WHERE EXISTS (SELECT 1 FROM channel_outbox o
+                WHERE o.channel_id = c.id AND o.state IN ('pending', 'sending') AND o.not_before <= stratus_now())
 """
 
 _LIST = """
@@ -339,6 +340,7 @@ def _intent(row: Mapping[str, Any]) -> Intent:
     )
 
 
-async def due(db: Database, leases: Sequence[ChannelLease]) -> bool:
-    """Whether an op of these channels could be claimed now."""
-    return bool(await db.read(lambda c: c.fetchval(_DUE, [lease.channel_id for lease in leases])))
+async def due_channels(db: Database, leases: Sequence[ChannelLease]) -> list[int]:
+    """Those of these channels that have an op to send now, or one under way; one statement for all of them."""
+    rows = await db.read(lambda c: c.fetch(_DUE, [lease.channel_id for lease in leases]))
+    return [row["id"] for row in rows]

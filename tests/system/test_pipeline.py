@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.replicas import eventually
-from testbed.stage import Stage
+from testbed.stage import OWNER_OFF, WORKER_OFF, Stage
 
 COUNTS = """
 SELECT (SELECT count(*) FROM channel_inbox) AS inbox, (SELECT count(*) FROM agent_run) AS runs,
@@ -29,3 +29,15 @@ async def test_one_message_on_one_replica_does_each_step_once(stage: Stage) -> N
 
 async def sent_is(stage: Stage, count: int) -> bool:
     return bool((await stage.rows(COUNTS))[0]["sent"] == count)
+
+
+async def test_without_notify_polling_does_it_all(stage: Stage) -> None:
+    """A hint is only a hint: here no replica can listen or notify at all."""
+    await stage.add_agent()
+    await stage.add_channel()
+    deaf = {"STRATUS_LISTEN_URL": "postgresql://nobody@127.0.0.1:1/nowhere"}
+    async with stage.replicas(2, roles=[WORKER_OFF, OWNER_OFF], settings=deaf):
+        await stage.say("one")
+        assert len(await stage.answered(1)) == 1
+        await stage.say("two")
+        assert len(await stage.answered(2)) == 2
