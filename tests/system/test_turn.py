@@ -46,6 +46,15 @@ class Rig:
         return (await self.db.read(lambda c: history(c, ["s1"])))["s1"]
 
 
+async def broken_off_in_a_call(rig: Rig, why: Abort) -> bool:
+    """Run a turn into its tool and take it from there; whether it ended its run or gave it back."""
+    turn = await rig.turn("tool")
+    running = asyncio.create_task(turn.execute())
+    await rig.entered.wait()
+    turn.abort(why)
+    return await running
+
+
 async def rig_on(db: Database) -> AsyncIterator[Rig]:
     entered = asyncio.Event()
 
@@ -90,11 +99,7 @@ async def test_what_was_visible_of_a_stopped_answer_stays_in_history(rig: Rig) -
 
 
 async def test_a_call_in_flight_is_answered_as_interrupted_and_ends_unknown(rig: Rig) -> None:
-    turn = await rig.turn("tool")
-    running = asyncio.create_task(turn.execute())
-    await rig.entered.wait()
-    turn.abort(Abort.CANCELED)
-    assert await running
+    assert await broken_off_in_a_call(rig, Abort.CANCELED)
     said = await rig.messages()
     assert [message.role for message in said] == ["user", "assistant", "tool"]
     assert repaired(said) == said, "nothing is left for the next request to repair"
@@ -102,22 +107,14 @@ async def test_a_call_in_flight_is_answered_as_interrupted_and_ends_unknown(rig:
 
 
 async def test_a_turn_that_is_given_back_keeps_its_steps_and_nothing_half_said(rig: Rig) -> None:
-    turn = await rig.turn("tool")
-    running = asyncio.create_task(turn.execute())
-    await rig.entered.wait()
-    turn.abort(Abort.YIELDED)
-    assert await running
+    assert await broken_off_in_a_call(rig, Abort.YIELDED)
     assert [message.role for message in await rig.messages()] == ["user", "assistant"]
     assert await rows(rig.db, "SELECT state, attempts FROM agent_run") == [{"state": "queued", "attempts": 0}]
     assert await rows(rig.db, "SELECT state FROM tool_call") == [{"state": "started"}]
 
 
 async def test_a_call_that_acts_once_is_not_run_again_by_the_next_holder(rig: Rig) -> None:
-    turn = await rig.turn("tool")
-    running = asyncio.create_task(turn.execute())
-    await rig.entered.wait()
-    turn.abort(Abort.YIELDED)
-    assert await running
+    assert await broken_off_in_a_call(rig, Abort.YIELDED)
     rig.entered.clear()
     [claimed] = await claim(rig.db, "another", 1, 60.0)
     again = Turn(claimed, await rig.messages(), rig.tools, lambda _journal: None, Clock().monotonic() + 60.0)
@@ -128,11 +125,7 @@ async def test_a_call_that_acts_once_is_not_run_again_by_the_next_holder(rig: Ri
 
 
 async def test_a_lost_lease_ends_nothing(rig: Rig) -> None:
-    turn = await rig.turn("tool")
-    running = asyncio.create_task(turn.execute())
-    await rig.entered.wait()
-    turn.abort(Abort.LOST)
-    assert not await running
+    assert not await broken_off_in_a_call(rig, Abort.LOST)
     assert await rows(rig.db, "SELECT state FROM agent_run") == [{"state": "running"}]
 
 
