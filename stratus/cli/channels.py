@@ -44,12 +44,13 @@ def add(
 
     async def work(opened: Opened) -> None:
         from stratus.cli.agents import required
+        from stratus.domain.routing import Access
         from stratus.effects import Ids
         from stratus.store import channel, server
         from stratus.store.vault import Vault
 
         _refuse_test_platform(opened.settings, platform)
-        _check_access(options)
+        Access.of(options)
         await required(opened, agent)
         public_id = Ids().uuid()
         _adapter(opened.settings, platform, public_id, name, options, credentials)
@@ -185,19 +186,6 @@ def _refuse_test_platform(settings: Settings, platform: str) -> None:
 
     if platform == "testchan" and not settings.test_channels:
         raise BadInput("the platform testchan is for tests; set STRATUS_TEST_CHANNELS=on to allow it")
-
-
-def _check_access(options: Mapping[str, Any]) -> None:
-    from pydantic import ValidationError
-
-    from stratus.domain.errors import BadInput
-    from stratus.domain.routing import Access
-
-    try:
-        Access.of(options)
-    except ValidationError as error:
-        expected = '{"mode": "open"} or {"mode": "allowlist", "allow": ["4711"]}'
-        raise BadInput(f"the option access must be JSON such as {expected}") from error
 
 
 def _adapter(

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from stratus.channel.values import Event
+from stratus.domain.errors import BadInput
 from stratus.domain.values import Value
 
 HELP = """I pass your messages to an agent and bring back its answers.
@@ -30,9 +31,14 @@ class Access(Value):
     allow: Sequence[str] = Field(default_factory=tuple)
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Access:
-        """From a channel's configuration."""
-        return cls.model_validate(config.get("access") or {})
+    def of(cls, options: Mapping[str, Any]) -> Access:
+        """From a channel's options: `access` is a mode by name, or an object with `mode` and `allow`. Raises BadInput."""
+        given = options.get("access") or {}
+        try:
+            return cls.model_validate({"mode": given} if isinstance(given, str) else given)
+        except ValidationError as error:
+            expected = '"open", or {"mode": "allowlist", "allow": ["4711"]} with ids of the platform'
+            raise BadInput(f"the option access must be {expected}") from error
 
     def allows(self, event: Event) -> bool:
         """By the platform's immutable sender id, never by a name."""

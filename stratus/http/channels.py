@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from stratus.channel.errors import AccountStopped
 from stratus.channel.registry import UnknownPlatform, adapter_class, platforms
@@ -58,7 +58,7 @@ async def create(body: _New, here: Here, me: Admin) -> dict[str, Any]:
         raise BadInput(f"platform: must be one of {', '.join(_allowed(here))}")
     await _known_agent(here, body.agent)
     identity = here.ids.uuid()
-    _check_access(body.options)
+    Access.of(body.options)
     _check(body.platform, identity, body.name, body.options, body.credentials)
     row = await channels.create(
         here.db,
@@ -80,7 +80,7 @@ async def change(channel: str, body: _Change, here: Here, me: Admin) -> dict[str
     if body.agent is not None:
         await _known_agent(here, body.agent)
     if body.options is not None:
-        _check_access(body.options)
+        Access.of(body.options)
     if body.credentials is not None:
         options = row.config if body.options is None else body.options
         _check(row.platform, row.public_id, row.name, options, body.credentials)
@@ -108,14 +108,6 @@ def _allowed(here: Services) -> list[str]:
 async def _known_agent(here: Services, agent_id: str) -> None:
     if await agents.get(here.db, agent_id) is None:
         raise AgentNotFound(f"there is no agent {agent_id}")
-
-
-def _check_access(options: Mapping[str, Any]) -> None:
-    """Raises BadInput for an `access` that the router could not judge by."""
-    try:
-        Access.of(options)
-    except ValidationError as error:
-        raise BadInput('options.access: must be such as {"mode": "open"} or {"allow": ["4711"]}') from error
 
 
 def _check(

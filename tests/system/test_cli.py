@@ -153,7 +153,7 @@ async def test_a_channel_is_added_with_a_sealed_secret_switched_and_removed(stra
     assert "there is no agent 'demo'" in (await stratus(*add, settings=allowed)).refused()
     await agent.upsert(db, AgentDefinition(id="demo", model="demo"))
     bad = [*add, "--option", "access=everybody"]
-    assert "the option access must be JSON" in (await stratus(*bad, settings=allowed)).refused()
+    assert 'the option access must be "open"' in (await stratus(*bad, settings=allowed)).refused()
     made = (await stratus(*add, "--credential", "secret=-", "--json", said=f"{SECRET}\n", settings=allowed)).json()
     [row] = await rows(db, "SELECT public_id::text, credentials, config::text FROM channel")
     assert row["public_id"] == made["id"] and SECRET.encode() not in bytes(row["credentials"])  # type: ignore[call-overload]
