@@ -47,12 +47,20 @@ class Timeouts:
 
     @classmethod
     def below(cls, lease_ttl: float) -> Timeouts:
-        """Limits that let a takeover happen within one TTL (reliability.md B.0: idle in transaction < TTL / 3)."""
+        """Limits that let a takeover happen, and a lost answer be missed and resolved, within one TTL.
+
+        The shares are those of production (5 s and 30 s), idle in transaction below a third.
+        """
         return cls(
-            statement=min(5.0, lease_ttl),
+            statement=min(5.0, 0.4 * lease_ttl),
             idle_in_transaction=min(5.0, 0.3 * lease_ttl),
             lock=min(2.0, 0.3 * lease_ttl),
         )
+
+    @property
+    def client(self) -> float:
+        """How long the client waits for an answer: a little longer than the server may take."""
+        return self.statement + min(1.0, 0.5 * self.statement)
 
     def server_settings(self, application_name: str) -> dict[str, str]:
         """The session's settings, as PostgreSQL spells them."""
@@ -77,7 +85,7 @@ async def connect(dsn: str, timeouts: Timeouts, application_name: str) -> asyncp
         return await asyncpg.connect(
             dsn,
             timeout=timeouts.statement,
-            command_timeout=timeouts.statement + 1.0,
+            command_timeout=timeouts.client,
             server_settings=timeouts.server_settings(application_name),
         )
     except FAULTS as error:
@@ -113,7 +121,7 @@ class Database:
                     min_size=0,  # a pool that keeps some open writes a traceback at each try while the server is away
                     max_size=size,
                     timeout=self.timeouts.statement,
-                    command_timeout=self.timeouts.statement + 1.0,
+                    command_timeout=self.timeouts.client,
                     max_inactive_connection_lifetime=120.0,
                     server_settings=self.timeouts.server_settings(f"{self.application_name}/{name}"),
                     reset=_keep,
