@@ -170,6 +170,8 @@ def _message(one: StoredMessage) -> dict[str, Any]:
     return {
         "position": one.position,
         "run": str(one.run),
+        "state": one.state,
+        "error": None if one.error is None else {"code": one.error.code, "message": one.error.message},
         "role": one.role,
         "parts": [_part(part) for part in one.parts],
         "created_at": one.created_at.isoformat(),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from stratus.domain.event import Cursor
-from stratus.domain.values import PARTS, Message, Part
+from stratus.domain.values import PARTS, Message, Part, RunError
 from stratus.store.database import Connection, Database
 
 _HISTORY = """
@@ -20,7 +21,7 @@ _PAGE = """
 SELECT s.owner_id, s.message_seq, o.public_id AS open_run, o.state AS open_state,
        coalesce(o.public_id, last.public_id) AS cursor_run,
        CASE WHEN o.public_id IS NULL THEN s.event_seq ELSE coalesce(o.seq, 1) - 1 END AS cursor_seq,
-       m.position, m.role, m.parts, m.created_at, m.run
+       m.position, m.role, m.parts, m.created_at, m.run, m.state, m.error
   FROM session s
   LEFT JOIN LATERAL (
        SELECT r.public_id, r.state,
@@ -30,7 +31,7 @@ SELECT s.owner_id, s.message_seq, o.public_id AS open_run, o.state AS open_state
   LEFT JOIN LATERAL (
        SELECT r.public_id FROM agent_run r WHERE r.session_id = s.id ORDER BY r.turn DESC LIMIT 1) last ON true
   LEFT JOIN LATERAL (
-       SELECT h.position, h.role, h.parts, h.created_at, r.public_id AS run
+       SELECT h.position, h.role, h.parts, h.created_at, r.public_id AS run, r.state, r.error
          FROM message h JOIN agent_run r ON r.id = h.run_id
         WHERE h.session_id = s.id AND ($2::bigint IS NULL OR h.position < $2)
         ORDER BY h.position DESC LIMIT $3) m ON true
@@ -41,10 +42,12 @@ SELECT s.owner_id, s.message_seq, o.public_id AS open_run, o.state AS open_state
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message in its place."""
+    """A message in its place, with how its run stands or ended."""
 
     position: int
     run: UUID
+    state: str
+    error: RunError | None
     role: str
     parts: Sequence[Part]
     created_at: datetime
@@ -79,11 +82,7 @@ async def page(db: Database, session_id: str, before: int | None, limit: int) ->
     rows = await db.read(lambda c: c.fetch(_PAGE, session_id, before, limit))
     if not rows:
         return None
-    messages = [
-        StoredMessage(row["position"], row["run"], row["role"], PARTS.validate_json(row["parts"]), row["created_at"])
-        for row in rows
-        if row["position"] is not None
-    ]
+    messages = [_stored(row) for row in rows if row["position"] is not None]
     head = rows[0]
     return TranscriptPage(
         owner_id=head["owner_id"],
@@ -92,4 +91,16 @@ async def page(db: Database, session_id: str, before: int | None, limit: int) ->
         cursor=None if head["cursor_run"] is None else Cursor(head["cursor_run"], head["cursor_seq"]),
         open_run=head["open_run"],
         open_state=head["open_state"],
+    )
+
+
+def _stored(row: Mapping[str, Any]) -> StoredMessage:
+    return StoredMessage(
+        position=row["position"],
+        run=row["run"],
+        state=row["state"],
+        error=None if row["error"] is None else RunError.model_validate_json(row["error"]),
+        role=row["role"],
+        parts=PARTS.validate_json(row["parts"]),
+        created_at=row["created_at"],
     )

@@ -22,7 +22,6 @@ export const signIn = (code) => call('POST', '/auth/signin', { body: { code } })
 export const signOut = () => call('POST', '/auth/signout');
 export const agents = async () => (await call('GET', '/agents')).agents;
 export const sessions = async () => (await call('GET', SESSIONS)).sessions;
-export const run = (id) => call('GET', `/runs/${encodeURIComponent(id)}`);
 export const cancelRun = (id) => call('POST', `/runs/${encodeURIComponent(id)}/cancel`);
 export const stop = (session) => call('POST', `${SESSIONS}/${encodeURIComponent(session)}/stop`, { body: {} });
 

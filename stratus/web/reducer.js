@@ -15,7 +15,6 @@ export function reduce(state, action) {
     case 'earlier': return earlier(state, action.page);
     case 'connected': return { ...state, resumed: action.resumed };
     case 'event': return logged(state, action.event, action.id);
-    case 'outcome': return change(state, action.run, (turn) => turn.state === 'ended' ? { ...turn, state: action.state, error: action.error ?? null } : turn);
     case 'send': return { ...state, pending: [...state.pending, { key: action.key, text: action.text, state: 'sending', run: null, error: '' }] };
     case 'refused': return { ...state, pending: state.pending.map((one) => one.key === action.key ? { ...one, state: 'refused', error: action.error } : one) };
     case 'withdrawn': return { ...state, pending: state.pending.filter((one) => one.key !== action.key) };
@@ -57,7 +56,7 @@ function turnsOf(page) {
     let turn = turns.at(-1);
     if (turn === undefined || turn.run !== message.run) {
       const open = page.open !== null && page.open.run === message.run;
-      turn = { ...newTurn(message.run, 0, null), state: open ? page.open.state : 'ended', settled: !open };
+      turn = { ...newTurn(message.run, 0, null), state: open ? page.open.state : message.state, error: message.error, settled: !open };
       turns.push(turn);
     }
     if (message.role === 'user') turn.asked = { text: textOf(message), files: message.parts.filter((part) => part.kind === 'file') };
@@ -67,7 +66,6 @@ function turnsOf(page) {
 }
 
 function addMessage(turn, message) {
-  turn.state = message.role === 'assistant' && !message.parts.some((part) => part.kind === 'tool_call') ? 'completed' : 'ended';
   message.parts.forEach((part, n) => {
     const id = `m${message.position}.${n}`;
     if (part.kind === 'text' || part.kind === 'thinking') {

@@ -11,7 +11,6 @@ export class Session {
   #state = EMPTY;
   #follower = null;
   #closed = false;
-  #asked = new Set();
   #stopping = new Set();
   #frame = 0;
 
@@ -103,7 +102,6 @@ export class Session {
     this.#state = reduce(before, action);
     if (action.type === 'transcript') this.loaded = true;
     if (action.type === 'event') this.#tell(before, action.event);
-    if (action.type === 'transcript' || action.type === 'earlier') this.#askOutcomes();
     if (this.#state !== before && !this.#closed) this.#draw();
   }
 
@@ -133,21 +131,6 @@ export class Session {
     this.loaded = true;
     this.#page.status('idle');
     this.#draw();
-  }
-
-  // Of an old turn without an answer the transcript does not say how it ended.
-  async #askOutcomes() {
-    for (const { run, state } of this.#state.turns) {
-      if (state !== 'ended' || this.#asked.has(run)) continue;
-      this.#asked.add(run);
-      try {
-        const found = await api.run(run);
-        this.dispatch({ type: 'outcome', run, state: found.state, error: found.error });
-      } catch {
-        this.#asked.delete(run);
-        return;
-      }
-    }
   }
 
   #tell(before, event) {

@@ -66,9 +66,14 @@ def answered(text: str) -> list[tuple[str, Event]]:
     ]
 
 
-def transcript(cursor: str | None, *messages: tuple[str, str, list[Event]], opened: str | None = None) -> Event:
+def transcript(
+    cursor: str | None, *messages: tuple[str, str, list[Event]], opened: str | None = None, failed: str | None = None
+) -> Event:
+    error = {"code": "internal", "message": "It broke."}
     shown = [
-        {"position": n, "run": run, "role": role, "parts": parts} for n, (run, role, parts) in enumerate(messages, 1)
+        {"position": n, "run": run, "role": role, "parts": parts}
+        | ({"state": "failed", "error": error} if run == failed else {"state": "completed", "error": None})
+        for n, (run, role, parts) in enumerate(messages, 1)
     ]
     running = None if opened is None else {"run": opened, "state": "running"}
     page = {"messages": shown, "before": None, "cursor": cursor, "open": running}
@@ -197,13 +202,14 @@ async def test_pages_join_between_a_call_and_its_result(page: Page) -> None:
     call = {"kind": "tool_call", "call_id": "c", "name": "clock", "args": "{}"}
     result = {"kind": "tool_result", "call_id": "c", "name": "clock", "content": "noon", "outcome": "ok"}
     newer = transcript(f"{A}:9", (A, "tool", [result]), (A, "assistant", text("It is noon.")))
-    older = transcript(None, (B, "user", text("before")), (A, "user", text("when?")), (A, "assistant", [call]))
+    before = (B, "user", text("before"))
+    older = transcript(None, before, (A, "user", text("when?")), (A, "assistant", [call]), failed=B)
     state = await fold(page, [newer, {"type": "earlier", "page": older["page"]}])
     assert [one["run"] for one in state["turns"]] == [B, A]
     turn = state["turns"][1]
     assert turn["asked"]["text"] == "when?" and turn["state"] == "completed"
     assert [(one["type"], one.get("content")) for one in turn["blocks"]] == [("tool", "noon"), ("text", None)]
-    assert state["turns"][0]["state"] == "ended", "how it ended is to be asked"
+    assert (state["turns"][0]["state"], state["turns"][0]["error"]["message"]) == ("failed", "It broke.")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, len(STREAM)])
