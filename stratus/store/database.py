@@ -170,10 +170,19 @@ class Database:
         `autocommit` is for a `work` of one single statement: it saves two round trips, and any lost answer is then in doubt.
         """
         until = self._clock.monotonic() + RESOLVE_SECONDS
+        doubted = False
         while True:
-            doubt = await self._attempt(work, autocommit=autocommit, pool=pool)
+            try:
+                doubt = await self._attempt(work, autocommit=autocommit, pool=pool)
+            except DatabaseAway:
+                # The doubtful transaction itself may be what is in the way: as long as it may commit, there is no answer.
+                if not doubted or self._clock.monotonic() > until:
+                    raise
+                await self._clock.sleep(self._chance.spread(0.2, 0.5))
+                continue
             if not isinstance(doubt, _Doubt):
                 return doubt
+            doubted = True
             log.warning("commit.in_doubt", pool=pool, error=type(doubt.error).__name__)
             if resolve is not None:
                 found = await self._resolve(resolve, until, pool)
