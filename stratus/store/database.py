@@ -167,7 +167,8 @@ class Database:
         marker; it returns None when nothing was committed, and `work` runs again. `idempotent` work simply runs again: its own locks and unique
         keys wait for the doubtful one. With neither, DatabaseAway is raised and the caller must treat the outcome as unknown.
 
-        `autocommit` is for a `work` of one single statement: it saves two round trips, and any lost answer is then in doubt.
+        `autocommit` is for a `work` of one single statement: it saves two round trips, and any lost answer is then in doubt. Such a statement may
+        arrive even after a look that did not find it, with no lock to wait on, so its repeat must recognise its own work.
         """
         until = self._clock.monotonic() + RESOLVE_SECONDS
         doubted = False

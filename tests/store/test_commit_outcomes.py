@@ -176,3 +176,13 @@ async def test_a_finish_that_is_another_attempts_is_not_taken_for_ours(db: Datab
     claimed = await running(db)
     assert await finish(db, [completion(claimed, token=uuid4())]) == [True]
     assert await finish(db, [completion(claimed, token=uuid4())]) == [False]
+
+
+async def test_an_append_that_arrives_late_between_look_and_repeat_is_not_taken_for_a_lost_lease(db: Database) -> None:
+    claimed = await running(db)
+    batch = Append(claimed.lease, claimed.run_seq, 1, [NewEvent("usage", {})])
+    assert await append(db, [batch]) == [True]  # the late one
+    assert await append(db, [batch]) == [True]  # the repeat
+    assert await rows(db, "SELECT count(*) AS n FROM session_event WHERE kind = 'usage'") == [{"n": 1}]
+    ahead = Append(claimed.lease, claimed.run_seq + 5, 1, [NewEvent("usage", {})])
+    assert await append(db, [ahead]) == [False]
