@@ -232,6 +232,7 @@ class Replica:
             ttl=self._settings.lease_ttl,
             group=group,
             failpoints=doors.failpoints,
+            renew_soon=lambda: self._keeper.hurry(),
         )
         return worker, recorder
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -38,8 +38,10 @@ class Worker:
         ttl: float,
         group: asyncio.TaskGroup,
         failpoints: Failpoints,
+        renew_soon: Callable[[], None],
     ) -> None:
         self._db = db
+        self._renew_soon = renew_soon
         self._hints = hints
         self._tools = tools
         self._recorder = recorder
@@ -70,7 +72,8 @@ class Worker:
         free = self._slots - len(self._turns)
         if free <= 0:
             return False
-        deadline = local_deadline(self._clock.monotonic(), self._ttl)
+        sent_at = self._clock.monotonic()
+        deadline = local_deadline(sent_at, self._ttl)
         claimed = await claim(self._db, self._worker_id, free, self._ttl, unable=self._unable)
         if not claimed:
             return False
@@ -82,6 +85,8 @@ class Worker:
             if self._giving_back:
                 turn.abort(Abort.YIELDED)
             self._group.create_task(self._execute(turn))
+        if self._clock.monotonic() - sent_at > self._ttl / 6:
+            self._renew_soon()  # the answer came late: the next renewal may be later than the lease lasts
         return True
 
     async def _with_history(self, claimed: Sequence[ClaimedRun], deadline: float) -> list[Turn]:

@@ -52,7 +52,7 @@ class Timeouts:
         The shares are those of production (5 s and 30 s), idle in transaction below a third.
         """
         return cls(
-            statement=min(5.0, 0.4 * lease_ttl),
+            statement=min(5.0, lease_ttl / 3),
             idle_in_transaction=min(5.0, 0.3 * lease_ttl),
             lock=min(2.0, 0.3 * lease_ttl),
         )

@@ -58,6 +58,7 @@ class LeaseKeeper:
         self._chance = Chance()
         self._pulse = self._clock.monotonic()
         self._stop = threading.Event()
+        self._due_now = threading.Event()
         self._work_loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._main, name="leases", daemon=True)
         self.last_success = self._clock.monotonic()
@@ -70,6 +71,10 @@ class LeaseKeeper:
     def pulse(self) -> None:
         """Says that the work's loop turns."""
         self._pulse = self._clock.monotonic()
+
+    def hurry(self) -> None:
+        """Renew at once: a lease that took long to get has little left of its time."""
+        self._due_now.set()
 
     async def stop(self) -> None:
         """End the thread; leases that are still held then expire by themselves."""
@@ -98,8 +103,9 @@ class LeaseKeeper:
     async def _wait(self) -> None:
         pause = self._chance.spread(self._period, 0.1)
         until = self._clock.monotonic() + pause
-        while not self._stop.is_set() and self._clock.monotonic() < until:
+        while not (self._stop.is_set() or self._due_now.is_set()) and self._clock.monotonic() < until:
             await self._clock.sleep(min(0.05, pause))
+        self._due_now.clear()
 
     async def _renew_all(self, connection: Connection) -> None:
         for kind in self._kinds:

@@ -28,7 +28,8 @@ ARROWS = {
 async def test_no_arrow_loses_or_doubles_a_message(stage: Stage, fault: Action) -> None:
     await stage.add_agent(tools=["current_time"])
     await stage.add_channel()
-    async with stage.replicas(1) as [replica]:
+    # Leases of twice the testbed's time: what is shown is the outcome of each COMMIT, not a race of the machine against a TTL.
+    async with stage.replicas(1, settings={"STRATUS_LEASE_TTL": "6s", "STRATUS_CHANNEL_TTL": "6s"}) as [replica]:
         await stage.say("hello")
         await stage.answered(1)
         for n, (arrow, (match, within)) in enumerate(ARROWS.items(), 1):
