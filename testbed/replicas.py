@@ -71,10 +71,6 @@ class ReplicaSet:
     def __len__(self) -> int:
         return len(self.replicas)
 
-    @property
-    def log_paths(self) -> list[Path]:
-        return [replica.log_path for replica in self.replicas]
-
     async def __aenter__(self) -> Self:
         folder = self._folder
         if folder is None:

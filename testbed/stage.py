@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import asyncpg
 import httpx
 
 from stratus.domain.agent import AgentDefinition
@@ -228,7 +227,3 @@ async def listen(response: httpx.Response) -> AsyncIterator[Heard]:
             kind = value
         elif name == "data":
             data += value
-
-
-async def connect(dsn: str) -> asyncpg.Connection[asyncpg.Record]:
-    return await asyncpg.connect(dsn)

@@ -82,12 +82,6 @@ class FakeServer:
             self._server.stop.set()
             await self._task
 
-    def reset_connections(self) -> None:
-        """Resets every open connection; the server goes on and accepts new ones."""
-        if self._server is not None:
-            for connection in list(self._server.server_state.connections):
-                reset(connection.transport)
-
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
             scope[_ABORT] = partial(self._abort, tuple(scope["client"] or ()))
