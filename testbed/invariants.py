@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from stratus.domain.run import TERMINAL_EVENTS
 from stratus.store.database import Connection, Database
+
+_TERMINAL = ", ".join(f"'{kind}'" for kind in sorted(TERMINAL_EVENTS))
 
 ALWAYS: Mapping[str, str] = {
     "one running run a session": "SELECT session_id FROM agent_run WHERE state = 'running' GROUP BY 1 HAVING count(*) > 1",
@@ -30,9 +33,8 @@ ALWAYS: Mapping[str, str] = {
         "SELECT run_id FROM session_event WHERE run_id IS NOT NULL GROUP BY 1 HAVING count(*) <> max(run_seq) OR min(run_seq) <> 1"
     ),
     "an ended run has one terminal event, its last": (
-        "SELECT r.id FROM agent_run r JOIN session_event e ON e.run_id = r.id WHERE r.finished_at IS NOT NULL AND r.state <> 'merged' "
-        "GROUP BY r.id HAVING count(*) FILTER (WHERE e.kind IN ('run.completed', 'run.failed', 'run.canceled', 'run.interrupted')) <> 1 "
-        "OR max(e.run_seq) FILTER (WHERE e.kind IN ('run.completed', 'run.failed', 'run.canceled', 'run.interrupted')) <> max(e.run_seq)"
+        "SELECT r.id FROM agent_run r JOIN session_event e ON e.run_id = r.id WHERE r.finished_at IS NOT NULL GROUP BY r.id "
+        f"HAVING count(*) FILTER (WHERE e.kind IN ({_TERMINAL})) <> 1 OR max(e.run_seq) FILTER (WHERE e.kind IN ({_TERMINAL})) <> max(e.run_seq)"
     ),
     "history is contiguous": "SELECT session_id FROM message GROUP BY 1 HAVING count(*) <> max(position) OR min(position) <> 1",
     "turns do not interleave in history": (

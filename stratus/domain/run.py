@@ -68,6 +68,7 @@ TERMINAL_EVENT = {
     RunState.FAILED: "run.failed",
     RunState.CANCELED: "run.canceled",
     RunState.INTERRUPTED: "run.interrupted",
+    RunState.MERGED: "run.merged",
 }
 TERMINAL_EVENTS = frozenset(TERMINAL_EVENT.values())
 MAX_ATTEMPTS = 3

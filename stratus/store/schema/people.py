@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     CheckConstraint,
     Column,
@@ -24,6 +25,8 @@ agent = Table(
     Column("id", Text, primary_key=True),
     counter("revision"),
     json("definition", "{}"),
+    # What a replica must have to execute a turn of the agent; see AgentDefinition.needs.
+    Column("needs", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     flag("enabled", True),
     time("created_at", now=True),
     time("updated_at", now=True),
@@ -76,6 +79,7 @@ replica = Table(
     Column("pid", Integer, nullable=False),
     required("version"),
     json("roles", "{}"),
+    Column("capabilities", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     time("started_at", now=True),
     time("seen_at", now=True),
     flag("draining", False),

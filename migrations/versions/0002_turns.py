@@ -1,0 +1,19 @@
+"""What turns that go on elsewhere need: claims, children, deadlines, steering, and what an agent needs of a replica (expands).
+
+The SQL beside this file is frozen: a migration never imports the code that it serves.
+"""
+
+from pathlib import Path
+
+from alembic import op
+from sqlalchemy import text
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    for statement in Path(__file__).with_suffix(".sql").read_text().split("\n;;\n"):
+        op.execute(text(statement.replace(":", "\\:")))
