@@ -1,10 +1,13 @@
-"""The approval's states and moves (state-machines.md §6)."""
+"""The approval's states and moves (state-machines.md §6), who may decide, and how the question is put."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from enum import StrEnum, unique
 
 from stratus.domain.machine import Machine
+from stratus.domain.values import Value
 
 
 @unique
@@ -51,3 +54,48 @@ APPROVAL: Machine[ApprovalState, ApprovalEvent] = Machine(
         ),
     },
 )
+
+CODE_CHARACTERS = 6
+_SHOWN_CHARACTERS = 1_500
+
+
+class Approvers(Value):
+    """Who may decide: principals by their row's id, or anybody with one of the roles."""
+
+    v: int = 1
+    principals: Sequence[int] = ()
+    roles: Sequence[str] = ("owner", "admin")
+
+    def may(self, principal: int, role: str) -> bool:
+        """Whether this principal is one of them."""
+        return principal in self.principals or role in self.roles
+
+
+def code_of(public_id: str) -> str:
+    """What a person types to name an approval in a chat: the beginning of its id."""
+    return public_id.replace("-", "")[:CODE_CHARACTERS]
+
+
+def question(name: str, args: str, code: str) -> str:
+    """The text of a prompt. It shows the arguments as they will be used, cut where they are long."""
+    shown = args if len(args) <= _SHOWN_CHARACTERS else f"{args[:_SHOWN_CHARACTERS]} … [{len(args)} characters]"
+    return f"May I call {name}?\n{_readable(shown)}\n\n/approve {code} lets me, /deny {code} does not."
+
+
+def buttons(public_id: str) -> list[tuple[str, str]]:
+    """The prompt's buttons; what they send back is well below Telegram's 64 bytes."""
+    key = public_id.replace("-", "")
+    return [("Approve", f"approve:{key}"), ("Deny", f"deny:{key}")]
+
+
+def _readable(args: str) -> str:
+    try:
+        value = json.loads(args)
+    except ValueError:
+        return args
+    if not isinstance(value, dict):
+        return args
+    return "\n".join(
+        f"{name}: {text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)}"
+        for name, text in value.items()
+    )

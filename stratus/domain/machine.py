@@ -38,6 +38,13 @@ class Machine(Generic[S, E]):
         """The states that `event` may leave, for a compare-and-set guard."""
         return tuple(sorted(str(state) for state, on in self.moves if on == event))
 
+    def target(self, event: E) -> S:
+        """The one state that `event` leads to, wherever it comes from. Raises IllegalTransition for an event with several."""
+        found = {new for (_, on), new in self.moves.items() if on == event}
+        if len(found) != 1:
+            raise IllegalTransition(f"{self.name}: {event} leads to {len(found)} states")
+        return found.pop()
+
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """Every (old, new) that the database may write; staying in a state is always allowed."""
         return tuple(sorted({(str(old), str(new)) for (old, _), new in self.moves.items() if old != new}))

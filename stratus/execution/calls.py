@@ -10,7 +10,7 @@ from stratus.agents.tools import Tool, ToolContext, ToolOutcome
 from stratus.channel.text import clean
 from stratus.domain.event import NewEvent
 from stratus.domain.history import interrupted
-from stratus.domain.tool_call import TOOL_CALL, CallEvent, CallState
+from stratus.domain.tool_call import CallEvent, CallState
 from stratus.domain.turn import answered
 from stratus.domain.values import Message, ResultOutcome, ToolCallPart, ToolResultPart
 from stratus.effects import Failpoints
@@ -99,7 +99,7 @@ class Calls:
         await self._journal.commit(
             step,
             [NewEvent("tool.started", shown)],
-            moves=[CallMove(call.call_id, CallEvent.START, TOOL_CALL.after(state, CallEvent.START))],
+            moves=[CallMove(call.call_id, CallEvent.START)],
         )
         await self._failpoints.hit("tool.after_start")
         return await self._tools[call.name].run(call.args, replace(self._context, call_id=call.call_id))
@@ -132,7 +132,6 @@ class Calls:
                 CallMove(
                     call.call_id,
                     event,
-                    TOOL_CALL.after(state, event),
                     {"content": result.content, "outcome": str(verdict)},
                 )
             ],

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import orjson
 
+from stratus.domain.approval import APPROVAL, ApprovalEvent
 from stratus.domain.errors import LeaseLost
 from stratus.domain.event import NewEvent
 from stratus.domain.tool_call import TOOL_CALL, CallEvent, CallState
@@ -86,6 +87,15 @@ UPDATE tool_call c
 RETURNING c.call_id
 """
 
+# The arguments must hash as those that were approved.
+_CONSUME = """
+UPDATE approval a SET state = 'consumed'
+  FROM tool_call c
+ WHERE a.run_id = $1 AND a.call_id = ANY($2) AND a.state = ANY($3) AND c.run_id = a.run_id AND c.call_id = a.call_id
+   AND c.args_hash = a.args_hash AND c.args_hash = sha256(convert_to(c.args, 'UTF8'))
+RETURNING a.id
+"""
+
 # Renews what it can lock at once: a row locked by its own append or finish is passed over and comes round again.
 _RENEW = """
 WITH mine AS (
@@ -157,12 +167,12 @@ class StoredCall:
 
 @dataclass(frozen=True)
 class CallMove:
-    """A tool call's transition, with its outcome where it ends."""
+    """A tool call's transition, with its outcome where it ends. `consumes` says that it uses up the call's approval."""
 
     call_id: str
     event: CallEvent
-    to: CallState
     outcome: dict[str, object] | None = None
+    consumes: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,7 +259,7 @@ async def commit_step(db: Database, step: Step) -> None:
         if step.proposed:
             await _propose(connection, step)
         if step.moves:
-            await _move(connection, lease.run_id, step.moves)
+            await move_calls(connection, lease.run_id, step.moves)
         write = LogWrite(lease.session_id, lease.run_id, step.run_seq, step.attempt, step.events, step.messages)
         await write_log(connection, [write])
 
@@ -274,17 +284,25 @@ async def _propose(connection: Connection, step: Step) -> None:
     )
 
 
-async def _move(connection: Connection, run_id: int, moves: Sequence[CallMove]) -> None:
+async def move_calls(connection: Connection, run_id: int, moves: Sequence[CallMove]) -> None:
+    """Move calls of a run whose lease's row the caller holds. Raises LeaseLost when one is not where its move begins, or not approved."""
+    if not moves:
+        return
     moved = await connection.fetch(
         _MOVE,
         run_id,
         [move.call_id for move in moves],
         [",".join(TOOL_CALL.sources(move.event)) for move in moves],
-        [str(move.to) for move in moves],
+        [str(TOOL_CALL.target(move.event)) for move in moves],
         [None if move.outcome is None else encode(move.outcome) for move in moves],
     )
     if len(moved) != len(moves):
         raise LeaseLost(f"a tool call of run {run_id} was moved by another")
+    consumed = [move.call_id for move in moves if move.consumes]
+    if consumed:
+        used = await connection.fetch(_CONSUME, run_id, consumed, list(APPROVAL.sources(ApprovalEvent.CONSUME)))
+        if len(used) != len(consumed):
+            raise LeaseLost(f"an approval of run {run_id} is gone")
 
 
 async def renew(connection: Connection, leases: Sequence[ExecutionLease], ttl: float) -> list[Renewal]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from stratus.domain.agent import BusyPolicy
 from stratus.domain.errors import AgentMismatch, KeyReused
 from stratus.domain.values import Actor, ReplyTo, RunInput
 from stratus.store.database import Connection, Database
@@ -33,9 +34,10 @@ _ENQUEUE = """
 WITH incoming AS (
     SELECT r.*, row_number() OVER (PARTITION BY r.session_id ORDER BY r.ordinal) AS n
       FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bytea[], $7::jsonb[], $8::jsonb[],
-                  $9::jsonb[], $10::bigint[], $11::text[]) WITH ORDINALITY
+                  $9::jsonb[], $10::bigint[], $11::text[], $12::text[], $13::bigint[], $14::text[], $15::int[], $16::float8[])
+           WITH ORDINALITY
            AS r(session_id, agent_id, principal_id, kind, request_key, request_hash, actor, input, reply_to, inbox_id,
-                traceparent, ordinal)
+                traceparent, busy, parent_run_id, parent_call_id, depth, deadline_seconds, ordinal)
 ), busy AS (
     SELECT DISTINCT session_id FROM agent_run
      WHERE session_id = ANY($1) AND state IN ('queued', 'running', 'waiting')
@@ -47,11 +49,13 @@ WITH incoming AS (
     RETURNING s.id, s.run_seq - g.total AS run_base, s.event_seq - g.total AS event_base
 ), made AS (
     INSERT INTO agent_run (session_id, turn, agent_id, principal_id, kind, state, runnable_at, request_key, request_hash,
-                           actor, input, reply_to, inbox_id, traceparent)
+                           actor, input, reply_to, inbox_id, traceparent, busy, parent_run_id, parent_call_id, depth,
+                           deadline_at)
     SELECT i.session_id, b.run_base + i.n, i.agent_id, i.principal_id, i.kind, 'queued',
            CASE WHEN i.n = 1 AND NOT EXISTS (SELECT 1 FROM busy WHERE busy.session_id = i.session_id)
                 THEN clock_timestamp() END,
-           i.request_key, i.request_hash, i.actor, i.input, i.reply_to, i.inbox_id, i.traceparent
+           i.request_key, i.request_hash, i.actor, i.input, i.reply_to, i.inbox_id, i.traceparent, i.busy, i.parent_run_id,
+           i.parent_call_id, i.depth, clock_timestamp() + make_interval(secs => i.deadline_seconds)
       FROM incoming i JOIN bump b ON b.id = i.session_id
      ORDER BY i.ordinal
     RETURNING id, public_id, session_id, turn, input
@@ -98,6 +102,16 @@ UPDATE session SET title = coalesce($2, title),
 
 
 @dataclass(frozen=True)
+class Parent:
+    """The call that a delegated run answers; the run is canceled when `deadline_seconds` have passed."""
+
+    run_id: int
+    call_id: str
+    depth: int
+    deadline_seconds: float
+
+
+@dataclass(frozen=True)
 class NewRun:
     """A message to be worked on. `request_hash` is the SHA-256 of what the client sent under `request_key`."""
 
@@ -114,6 +128,8 @@ class NewRun:
     reply_to: ReplyTo | None = None
     inbox_id: int | None = None
     traceparent: str | None = None
+    busy: BusyPolicy = "queue"
+    parent: Parent | None = None
 
 
 @dataclass(frozen=True)
@@ -225,6 +241,11 @@ async def _insert(connection: Connection, runs: Sequence[NewRun]) -> list[Enqueu
         [None if run.reply_to is None else run.reply_to.model_dump_json() for run in runs],
         [run.inbox_id for run in runs],
         [run.traceparent for run in runs],
+        [run.busy for run in runs],
+        [run.parent and run.parent.run_id for run in runs],
+        [run.parent and run.parent.call_id for run in runs],
+        [0 if run.parent is None else run.parent.depth for run in runs],
+        [run.parent and run.parent.deadline_seconds for run in runs],
     )
     return [Enqueued(row["id"], row["public_id"], row["session_id"], row["turn"], row["seq"]) for row in rows]
 
