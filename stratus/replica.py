@@ -16,6 +16,7 @@ import structlog
 
 from stratus.agents.pool import ModelPool
 from stratus.agents.tools import installed_tools
+from stratus.agents.toolsets import Toolsets
 from stratus.channel.registry import adapter_class
 from stratus.channel.values import Limits
 from stratus.config import Settings
@@ -215,7 +216,7 @@ class Replica:
         turn_tools = TurnTools(
             db=self._db,
             models=self._models,
-            select=tools.select,
+            toolsets=Toolsets(tools),
             finisher=self._finisher,
             limits=_limits,
             clock=doors.clock,
@@ -233,6 +234,7 @@ class Replica:
             group=group,
             failpoints=doors.failpoints,
             renew_soon=lambda: self._keeper.hurry(),
+            capabilities=self._models.capabilities(),
         )
         return worker, recorder
 

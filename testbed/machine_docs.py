@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stratus.domain.machine import Machine
-from stratus.domain.machines import MACHINES
+from stratus.domain.machines import ALL_MACHINES
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "machines"
 
@@ -22,7 +22,7 @@ def render(machine: Machine[Any, Any]) -> str:
     lines = [
         f"# {machine.name.replace('_', ' ').capitalize()}",
         "",
-        f"Generated from `{source}` by `make machines`; do not edit. The rows are in the table `{machine.table}`.",
+        f"Generated from `{source}` by `make machines`; do not edit. {_kept(machine)}",
         "",
         "```mermaid",
         machine.mermaid().rstrip("\n"),
@@ -32,11 +32,17 @@ def render(machine: Machine[Any, Any]) -> str:
         "|---|---|---|",
         *(_row(machine, state, comment) for state, comment in moved_by(machine).items()),
         "",
-        "| column | is set exactly in |",
-        "|---|---|",
-        *(f"| `{column}` | {_listed(states)} |" for column, states in sorted(machine.columns.items())),
     ]
+    if machine.columns:
+        lines += ["| column | is set exactly in |", "|---|---|"]
+        lines += [f"| `{column}` | {_listed(states)} |" for column, states in sorted(machine.columns.items())]
     return "\n".join(lines) + "\n"
+
+
+def _kept(machine: Machine[Any, Any]) -> str:
+    if machine.table:
+        return f"The rows are in the table `{machine.table}`."
+    return "Its state is kept in no column: it follows from the run's messages, calls, approvals and children."
 
 
 def moved_by(machine: Machine[Any, Any]) -> dict[str, str]:
@@ -66,7 +72,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for page in FOLDER.glob("*.md"):
         page.unlink()
-    for machine in MACHINES:
+    for machine in ALL_MACHINES:
         (FOLDER / f"{machine.name}.md").write_text(render(machine), encoding="utf-8")
 
 

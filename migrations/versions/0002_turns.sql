@@ -1,5 +1,7 @@
 ALTER TABLE agent ADD COLUMN needs text[] DEFAULT '{}' NOT NULL
 ;;
+UPDATE agent SET needs = ARRAY['provider:' || split_part(definition ->> 'model', ':', 1)]
+;;
 ALTER TABLE replica ADD COLUMN capabilities text[] DEFAULT '{}' NOT NULL
 ;;
 ALTER TABLE agent_run
@@ -23,6 +25,8 @@ CREATE INDEX agent_run_deadline ON agent_run (deadline_at)
     WHERE deadline_at IS NOT NULL AND state IN ('queued', 'running', 'waiting')
 ;;
 CREATE INDEX agent_run_steer ON agent_run (session_id) WHERE state = 'queued' AND busy = 'steer'
+;;
+CREATE INDEX agent_run_reached ON agent_run (principal_id, id) WHERE reply_to IS NOT NULL
 ;;
 CREATE INDEX agent_run_waiting ON agent_run (id) WHERE state IN ('waiting')
 ;;

@@ -47,6 +47,7 @@ _OUTCOMES: Mapping[ResultOutcome, Literal["success", "failed", "denied", "interr
     ResultOutcome.OK: "success",
     ResultOutcome.FAILED: "failed",
     ResultOutcome.DENIED: "denied",
+    ResultOutcome.EXPIRED: "denied",
     ResultOutcome.UNKNOWN: "failed",
     ResultOutcome.INTERRUPTED: "interrupted",
 }

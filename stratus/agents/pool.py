@@ -60,9 +60,10 @@ class ModelPool:
         return ["demo", *(name for name in _HOMES if installed and self._environment.get(f"{name.upper()}_API_KEY"))]
 
     @staticmethod
-    def unable() -> list[str]:
-        """Providers that this installation can never serve, whatever its keys: their libraries are an extra."""
-        return [] if find_spec("pydantic_ai") is not None else list(_PROVIDERS)
+    def capabilities() -> list[str]:
+        """What this installation can serve, whatever its keys, as AgentDefinition.needs names it: other providers' libraries are an extra."""
+        installed = find_spec("pydantic_ai") is not None
+        return [f"provider:{name}" for name in ["demo", *(_PROVIDERS if installed else ())]]
 
     async def close(self) -> None:
         """End all connections. Call it when no turn is in flight."""

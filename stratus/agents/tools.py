@@ -37,6 +37,24 @@ class ToolContext:
     run: UUID
     call_id: str
     agent_id: str
+    progress: Callable[[str], None] = lambda _text: None
+
+
+@dataclass(frozen=True)
+class ProducedFile:
+    """A file for the person who asked."""
+
+    name: str
+    mime: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A message for the person who asked, sent at once; on the channel of that name, or where they are."""
+
+    text: str
+    channel: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,8 @@ class ToolOutcome:
 
     content: str
     failed: bool = False
+    files: Sequence[ProducedFile] = ()
+    notices: Sequence[Notice] = ()
 
 
 @dataclass(frozen=True)

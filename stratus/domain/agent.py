@@ -32,7 +32,12 @@ class AgentDefinition(Value):
     busy: BusyPolicy = "queue"
     idle_limit_seconds: float = Field(default=120.0, gt=0)
     max_steps: int = Field(default=50, gt=0)
+    approval_window_seconds: float = Field(default=86_400.0, gt=0)
     base_url: str | None = None
     api_key_env: str | None = None
     settings: Mapping[str, Any] = Field(default_factory=dict)
     mcp: Mapping[str, Any] = Field(default_factory=dict)
+
+    def needs(self) -> list[str]:
+        """What a replica must have to execute a turn of this agent."""
+        return [f"provider:{self.model.partition(':')[0]}"]

@@ -55,6 +55,15 @@ def notice(text: str, reply_to: ReplyTo, key: str) -> PlannedOp:
     return PlannedOp(kind, {**payload, "reply_to": reply_to.message_id}, key)
 
 
+def notification(text: str, limits: Limits, key: str) -> list[PlannedOp]:
+    """A message of an agent's own accord, an op for each piece that the platform takes; it answers nothing."""
+    pieces = split(text, limits) or [NO_ANSWER]
+    return [
+        PlannedOp("notify", {"text": piece, "markdown": True}, f"{key}:{index}", index - 1 if index else None)
+        for index, piece in enumerate(pieces)
+    ]
+
+
 def _links(text: str, files: Sequence[FilePart], limits: Limits) -> Iterator[tuple[OpKind, dict[str, Any]]]:
     for index, piece in enumerate(split(text, limits)):
         yield _text("send_text" if index else "send_reply", piece, markdown=True)

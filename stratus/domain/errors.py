@@ -121,6 +121,18 @@ class LeaseLost(StratusError):
     code = "lease_lost"
 
 
+class CancelAsked(StratusError):
+    """Somebody asked to cancel the run: it must end instead of waiting."""
+
+    code = "cancel_asked"
+
+
+class NotApproved(StratusError):
+    """A call's approval is gone, or was given for other arguments: it must not start."""
+
+    code = "not_approved"
+
+
 class DatabaseAway(Temporary):
     """PostgreSQL cannot be reached or did not answer in time."""
 

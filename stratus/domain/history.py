@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from stratus.domain.values import Message, Part, ResultOutcome, ToolCallPart, ToolResultPart
 
@@ -44,3 +45,12 @@ def _answers(calls: Sequence[ToolCallPart], following: Message | None) -> Messag
 def interrupted(call: ToolCallPart) -> ToolResultPart:
     """The honest answer to a call whose outcome nobody knows."""
     return ToolResultPart(call_id=call.call_id, name=call.name, content=INTERRUPTED, outcome=ResultOutcome.INTERRUPTED)
+
+
+def result_of(call: ToolCallPart, outcome: Mapping[str, Any] | None) -> ToolResultPart:
+    """The answer to a call from its row's outcome; a call without one was interrupted."""
+    if outcome is None:
+        return interrupted(call)
+    return ToolResultPart(
+        call_id=call.call_id, name=call.name, content=outcome["content"], outcome=ResultOutcome(outcome["outcome"])
+    )

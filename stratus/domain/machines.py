@@ -10,5 +10,8 @@ from stratus.domain.machine import Machine
 from stratus.domain.outbox import OUTBOX
 from stratus.domain.run import RUN
 from stratus.domain.tool_call import TOOL_CALL
+from stratus.domain.turn import TURN
 
+# Those whose state is a column.
 MACHINES: tuple[Machine[Any, Any], ...] = (INBOX, RUN, TOOL_CALL, APPROVAL, OUTBOX)
+ALL_MACHINES: tuple[Machine[Any, Any], ...] = (*MACHINES, TURN)

@@ -52,6 +52,7 @@ class ResultOutcome(StrEnum):
     OK = "ok"
     FAILED = "failed"
     DENIED = "denied"
+    EXPIRED = "expired"
     UNKNOWN = "unknown"
     INTERRUPTED = "interrupted"
 

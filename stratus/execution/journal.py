@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from stratus.domain.errors import DatabaseAway
+from stratus.channel.text import clean
+from stratus.domain.errors import CancelAsked, DatabaseAway, NotApproved
 from stratus.domain.event import NewEvent
 from stratus.domain.values import Message
 from stratus.effects import Clock, finished
 from stratus.store.database import Database
-from stratus.store.execution import Append, CallMove, ExecutionLease, NewCall, Step, commit_step
+from stratus.store.execution import Append, ExecutionLease, Step, commit_step
+from stratus.store.park import Parking, park
+from stratus.store.plan import NewOp
+from stratus.store.tool_call import CallMove, NewCall
 
 # Unwritten text beyond this makes the turn wait for the recorder, and so the model's stream wait for the turn.
 PENDING_MAX = 256_000
+# A watcher sees this much of what a tool reports on its way.
+OUTPUT_MAX = 64_000
 _RETRY_SECONDS = 0.3
 
 
 class Journal:
-    """`run_seq` counts the run's committed events; it moves only with a commit. `streamed` counts deltas, written or not."""
+    """`run_seq` counts the run's committed events; it moves only with a commit. `streamed` counts deltas, written or not.
+
+    `progressed_at` is the monotonic moment of the turn's last sign of life.
+    """
 
     def __init__(
         self, db: Database, lease: ExecutionLease, attempt: int, run_seq: int, *, dirty: Callable[[Journal], None]
@@ -35,20 +46,39 @@ class Journal:
         self._size = 0
         self._room = asyncio.Event()
         self._room.set()
+        self._output: dict[str, int] = {}
         self._clock = Clock()
+        self.progressed_at = self._clock.monotonic()
+
+    def progress(self) -> None:
+        """Something shows that the turn goes on."""
+        self.progressed_at = self._clock.monotonic()
 
     def delta(self, kind: str, part: int, text: str) -> None:
         """Gather a streamed piece; pieces of one part that wait together become one event."""
         self.streamed += 1
+        self.progress()
         if kind == "text.delta":
             self._spoken[part] = self._spoken.get(part, "") + text
+        self._gather(kind, {"part": part}, text)
+
+    def output(self, call_id: str, text: str) -> None:
+        """Gather what a tool reports on its way, up to OUTPUT_MAX characters a call."""
+        self.progress()
+        room = OUTPUT_MAX - self._output.get(call_id, 0)
+        if room > 0 and text:
+            self._output[call_id] = self._output.get(call_id, 0) + len(text)
+            self._gather("tool.output", {"call_id": call_id}, clean(text[:room]))
+
+    def _gather(self, kind: str, of: Mapping[str, object], text: str) -> None:
         last = self._pending[-1] if self._pending else None
-        if last is not None and last.kind == kind and last.payload["part"] == part:
+        if last is not None and last.kind == kind and {**last.payload, "text": ""} == {**of, "text": ""}:
             text = str(last.payload["text"]) + text
+            self._size -= len(str(last.payload["text"]))
             self._pending.pop()
         else:
             self._size += 100
-        self._pending.append(NewEvent(kind, {"part": part, "text": text}))
+        self._pending.append(NewEvent(kind, {**of, "text": text}))
         self._size += len(text)
         if self._size > PENDING_MAX:
             self._room.clear()
@@ -90,20 +120,43 @@ class Journal:
         messages: Sequence[Message] = (),
         proposed: Sequence[NewCall] = (),
         moves: Sequence[CallMove] = (),
+        blobs: Sequence[bytes] = (),
+        ops: Sequence[NewOp] = (),
     ) -> None:
-        """Commit a step, what was gathered first. Repeats while the database is away: the lease's end ends that. Raises LeaseLost.
+        """Commit a step, what was gathered first. Repeats while the database is away: the lease's end ends that. Raises LeaseLost, NotApproved.
 
         A cancellation lets a commit that has been sent come to its end, so that what is counted here is what is there.
         """
         async with self.lock:
-            events = [*self.take(), *events]
-            record = Step(self.lease, self.run_seq, self.attempt, step, events, messages, proposed, moves)
-            while True:
-                try:
-                    await finished(self._write(record))
-                    return
-                except DatabaseAway:
-                    await self._clock.sleep(_RETRY_SECONDS)
+            taken = self.take()
+            record = Step(
+                self.lease, self.run_seq, self.attempt, step, [*taken, *events], messages, proposed, moves, blobs, ops
+            )
+            try:
+                await self._until_there(lambda: self._write(record))
+            except NotApproved:
+                self.give_back(taken)
+                raise
+
+    async def park(self, parking: Parking) -> None:
+        """Give the lease back with what the turn waits for; `parking` without its place in the log. Raises LeaseLost, CancelAsked."""
+        async with self.lock:
+            taken = self.take()
+            placed = replace(parking, run_seq=self.run_seq, attempt=self.attempt, events=[*taken, *parking.events])
+            try:
+                await self._until_there(lambda: park(self._db, placed))
+            except CancelAsked:
+                self.give_back(taken)
+                raise
+
+    async def _until_there(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await finished(write())
+                self.progress()
+                return
+            except DatabaseAway:
+                await self._clock.sleep(_RETRY_SECONDS)
 
     async def _write(self, record: Step) -> None:
         await commit_step(self._db, record)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from stratus.agents.model import Model, ModelDone, ModelError, ModelRequest, TextDelta, ThinkingDelta
+from stratus.agents.model import Model, ModelDone, ModelError, ModelRequest, TextDelta, ThinkingDelta, ToolSpec
 from stratus.agents.pool import ModelPool
-from stratus.agents.tools import Tool
 from stratus.domain.agent import AgentDefinition
 from stratus.domain.errors import StratusError
 from stratus.domain.history import repaired
@@ -32,12 +31,12 @@ async def request_model(
     models: ModelPool,
     agent: AgentDefinition,
     history: Sequence[Message],
-    tools: Sequence[Tool],
+    tools: Sequence[ToolSpec],
     journal: Journal,
     clock: Clock,
 ) -> ModelDone:
     """The model's next message. Raises TurnFailed with the code of the last failure, or `idle`."""
-    request = ModelRequest(agent.soul, repaired(history), [tool.spec for tool in tools], agent.settings)
+    request = ModelRequest(agent.soul, repaired(history), list(tools), agent.settings)
     tries = 0
     while True:
         tries += 1

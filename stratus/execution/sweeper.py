@@ -1,12 +1,13 @@
-"""Ends runs whose holder is gone: on any replica, in one transaction with what the user is told."""
+"""Takes runs from holders that are gone: to be carried on by another replica, or ended with what the user is told, in one transaction."""
 
 from __future__ import annotations
 
 import structlog
 
 from stratus.domain.chain import notice
-from stratus.domain.run import RunEvent
-from stratus.domain.values import RunError
+from stratus.domain.history import result_of
+from stratus.domain.run import MAX_ATTEMPTS, RunEvent
+from stratus.domain.values import Message, RunError
 from stratus.effects import Ids
 from stratus.store.database import Connection, Database
 from stratus.store.execution import ExecutionLease
@@ -25,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Sweeper:
-    """`step()` takes one batch of orphans. A run that lost its lease ends `interrupted`: its turn may have acted, so it is not run again blindly."""
+    """`step()` takes one batch of orphans. A run with a try left goes back to the head of its session and continues from its last step."""
 
     def __init__(self, db: Database, hints: Hints, ids: Ids) -> None:
         self._db = db
@@ -51,21 +52,37 @@ class Sweeper:
             self._hints.send("session", orphan.session_id)
             if orphan.reply_to is not None:
                 self._hints.send("outbox", str(orphan.reply_to.channel_id))
+            log.warning("run.orphaned", run=str(orphan.run), session=orphan.session_id, attempts=orphan.attempts)
         if ended:
             self._hints.send("runs")
+            self._hints.send("waiting")
         return len(ended) >= BATCH
 
     def _ending(self, orphan: Orphan) -> Ending:
-        nobody = ExecutionLease(orphan.session_id, orphan.run_id, 0, self._ids.uuid())
+        event = _fate(orphan)
+        given_up = event is RunEvent.INTERRUPT
         return Ending(
-            lease=nobody,
-            attempt=orphan.attempt,
+            lease=ExecutionLease(orphan.session_id, orphan.run_id, 0, self._ids.uuid()),
+            attempt=orphan.claim,
             run_seq=orphan.run_seq,
-            event=RunEvent.INTERRUPT,
+            event=event,
             finish_token=self._ids.uuid(),
-            ops=_told(orphan),
-            error=INTERRUPTED,
+            messages=[_broken_off(orphan)] if orphan.unanswered and event is not RunEvent.RECOVER else [],
+            ops=_told(orphan) if given_up else [],
+            error=INTERRUPTED if given_up else None,
         )
+
+
+def _fate(orphan: Orphan) -> RunEvent:
+    if orphan.cancel_requested:
+        return RunEvent.CANCEL
+    return RunEvent.RECOVER if orphan.attempts < MAX_ATTEMPTS else RunEvent.INTERRUPT
+
+
+def _broken_off(orphan: Orphan) -> Message:
+    return Message(
+        role="tool", parts=[result_of(call, orphan.outcomes.get(call.call_id)) for call in orphan.unanswered]
+    )
 
 
 def _told(orphan: Orphan) -> list[NewOp]:

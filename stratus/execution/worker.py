@@ -39,6 +39,7 @@ class Worker:
         group: asyncio.TaskGroup,
         failpoints: Failpoints,
         renew_soon: Callable[[], None],
+        capabilities: Sequence[str],
     ) -> None:
         self._db = db
         self._renew_soon = renew_soon
@@ -46,7 +47,7 @@ class Worker:
         self._tools = tools
         self._recorder = recorder
         self._worker_id = worker_id
-        self._unable = tools.models.unable()
+        self._capabilities = capabilities
         self._slots = slots
         self._ttl = ttl
         self._group = group
@@ -74,7 +75,7 @@ class Worker:
             return False
         sent_at = self._clock.monotonic()
         deadline = local_deadline(sent_at, self._ttl)
-        claimed = await claim(self._db, self._worker_id, free, self._ttl, unable=self._unable)
+        claimed = await claim(self._db, self._worker_id, free, self._ttl, capabilities=self._capabilities)
         if not claimed:
             return False
         await self._failpoints.hit("claim.after_commit")
@@ -111,6 +112,8 @@ class Worker:
                 self._hints.send("runs")
                 if turn.claimed.reply_to is not None:
                     self._hints.send("outbox", str(turn.claimed.reply_to.channel_id))
+                if turn.claimed.kind == "delegated":
+                    self._hints.send("waiting")
             else:
                 log.warning("turn.lease_lost", run=str(turn.claimed.run), session=lease.session_id, token=lease.token)
         except Exception:
@@ -122,8 +125,10 @@ class Worker:
                 self._idle.set()
 
     def leases(self) -> list[ExecutionLease]:
-        """What to renew; safe to call from another thread."""
-        return [turn.claimed.lease for turn in list(self._turns.values())]
+        """What to renew; safe to call from another thread. A turn that does not even answer to being stopped for idleness is left to expire."""
+        now = self._clock.monotonic()
+        turns = list(self._turns.values())
+        return [turn.claimed.lease for turn in turns if now - turn.progressed_at < turn.idle_limit_seconds + self._ttl]
 
     def renewed(self, renewals: Sequence[Renewal], sent_at: float) -> None:
         """The keeper's answer to a renewal sent at `sent_at`: leases that go on, are lost, or are asked to end."""
@@ -146,11 +151,13 @@ class Worker:
             turn.abort(Abort.LOST)
 
     async def watch(self) -> bool:
-        """Stop turns whose lease was not renewed in time: their side effects must end before another replica begins."""
+        """Stop turns whose lease was not renewed in time, before another replica begins, and turns in which nothing happens (watchdog)."""
         now = self._clock.monotonic()
         for turn in list(self._turns.values()):
             if turn.deadline <= now:
                 turn.abort(Abort.LOST)
+            elif now - turn.progressed_at > turn.idle_limit_seconds:
+                turn.abort(Abort.IDLE)
         return False
 
     async def check_cancels(self) -> bool:

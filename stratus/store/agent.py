@@ -14,11 +14,13 @@ from stratus.store.log import encode
 
 # In order of their ids, so that two replicas that apply the same folder never wait for each other in a circle.
 _WRITE = """
-INSERT INTO agent (id, revision, definition)
-SELECT g.id, 1, g.definition FROM unnest($1::text[], $2::jsonb[]) AS g(id, definition) ORDER BY g.id
+INSERT INTO agent (id, revision, definition, needs)
+SELECT g.id, 1, g.definition, string_to_array(g.needs, ' ')
+  FROM unnest($1::text[], $2::jsonb[], $3::text[]) AS g(id, definition, needs) ORDER BY g.id
     ON CONFLICT (id) DO UPDATE
-   SET revision = agent.revision + 1, definition = excluded.definition, enabled = true, updated_at = clock_timestamp()
- WHERE agent.definition IS DISTINCT FROM excluded.definition OR NOT agent.enabled
+   SET revision = agent.revision + 1, definition = excluded.definition, needs = excluded.needs, enabled = true,
+       updated_at = clock_timestamp()
+ WHERE agent.definition IS DISTINCT FROM excluded.definition OR agent.needs <> excluded.needs OR NOT agent.enabled
 RETURNING id
 """
 
@@ -61,7 +63,8 @@ async def apply(db: Database, definitions: Sequence[AgentDefinition]) -> list[Ap
     async def work(connection: Connection) -> list[Applied]:
         ids = [definition.id for definition in definitions]
         bodies = [encode(definition.model_dump(mode="json")) for definition in definitions]
-        written = {row["id"] for row in await connection.fetch(_WRITE, ids, bodies)}
+        needs = [" ".join(definition.needs()) for definition in definitions]
+        written = {row["id"] for row in await connection.fetch(_WRITE, ids, bodies, needs)}
         revisions = {row["id"]: row["revision"] for row in await connection.fetch(_REVISIONS, ids)}
         return [Applied(one, revisions[one], one in written) for one in ids]
 

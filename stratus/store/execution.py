@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from uuid import UUID
 
-import orjson
-
-from stratus.domain.approval import APPROVAL, ApprovalEvent
 from stratus.domain.errors import LeaseLost
 from stratus.domain.event import NewEvent
-from stratus.domain.tool_call import TOOL_CALL, CallEvent, CallState
-from stratus.domain.values import Message
+from stratus.domain.values import Message, Usage
+from stratus.store.blob import put as put_blob
 from stratus.store.database import Connection, Database, Resolved
 from stratus.store.log import LogWrite, encode, write_log
+from stratus.store.plan import NewOp, plan
+from stratus.store.tool_call import CallMove, NewCall, move_calls, propose_calls
 
 # Lock order: session_execution by session, then session by id. `run_seq = base` makes a repeat after a lost answer match nothing.
 _APPEND = """
@@ -70,32 +70,6 @@ SELECT x.session_id, x.run_seq FROM session_execution x
    FOR UPDATE OF x
 """
 
-_PROPOSE = """
-INSERT INTO tool_call (run_id, call_id, step, ordinal, name, args, args_hash, effect, state)
-SELECT $1, c.call_id, $2, c.ordinal, c.name, c.args, sha256(convert_to(c.args, 'UTF8')), c.effect, 'proposed'
-  FROM unnest($3::text[], $4::text[], $5::text[], $6::text[]) WITH ORDINALITY AS c(call_id, name, args, effect, ordinal)
-"""
-
-_MOVE = """
-UPDATE tool_call c
-   SET state = m.state,
-       outcome = coalesce(m.outcome, c.outcome),
-       started_at = CASE WHEN m.state = 'started' THEN clock_timestamp() ELSE c.started_at END,
-       ended_at = CASE WHEN m.state IN ('done', 'failed', 'denied', 'expired', 'unknown') THEN clock_timestamp() END
-  FROM unnest($2::text[], $3::text[], $4::text[], $5::jsonb[]) AS m(call_id, sources, state, outcome)
- WHERE c.run_id = $1 AND c.call_id = m.call_id AND c.state = ANY (string_to_array(m.sources, ','))
-RETURNING c.call_id
-"""
-
-# The arguments must hash as those that were approved.
-_CONSUME = """
-UPDATE approval a SET state = 'consumed'
-  FROM tool_call c
- WHERE a.run_id = $1 AND a.call_id = ANY($2) AND a.state = ANY($3) AND c.run_id = a.run_id AND c.call_id = a.call_id
-   AND c.args_hash = a.args_hash AND c.args_hash = sha256(convert_to(c.args, 'UTF8'))
-RETURNING a.id
-"""
-
 # Renews what it can lock at once: a row locked by its own append or finish is passed over and comes round again.
 _RENEW = """
 WITH mine AS (
@@ -117,7 +91,7 @@ SELECT m.session_id, m.token, r.session_id IS NOT NULL AS renewed, coalesce(r.ca
   FROM mine m LEFT JOIN renewed r ON r.session_id = m.session_id
 """
 
-_CALLS = "SELECT call_id, step, state, effect, outcome FROM tool_call WHERE run_id = $1 ORDER BY step, ordinal"
+_SPENT = "SELECT payload FROM session_event WHERE run_id = $1 AND kind = 'usage' ORDER BY run_seq"
 
 _CANCELED = """
 SELECT session_id FROM session_execution WHERE cancel_requested AND holder = ANY($1)
@@ -145,39 +119,8 @@ class Append:
 
 
 @dataclass(frozen=True)
-class NewCall:
-    """A tool call that the model proposes. `args` is JSON text."""
-
-    call_id: str
-    name: str
-    args: str
-    effect: str
-
-
-@dataclass(frozen=True)
-class StoredCall:
-    """A tool call's row; `outcome` has `content` and `outcome` once it has ended."""
-
-    call_id: str
-    step: int
-    state: CallState
-    effect: str
-    outcome: dict[str, str] | None
-
-
-@dataclass(frozen=True)
-class CallMove:
-    """A tool call's transition, with its outcome where it ends. `consumes` says that it uses up the call's approval."""
-
-    call_id: str
-    event: CallEvent
-    outcome: dict[str, object] | None = None
-    consumes: bool = False
-
-
-@dataclass(frozen=True)
 class Step:
-    """One committed step of a turn."""
+    """One committed step of a turn. `blobs` are the bytes of files that its events name, `ops` what it tells people on the way."""
 
     lease: ExecutionLease
     run_seq: int
@@ -186,7 +129,9 @@ class Step:
     events: Sequence[NewEvent] = ()
     messages: Sequence[Message] = ()
     proposed: Sequence[NewCall] = ()
-    moves: Sequence[CallMove] = field(default_factory=tuple)
+    moves: Sequence[CallMove] = ()
+    blobs: Sequence[bytes] = ()
+    ops: Sequence[NewOp] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True)
@@ -256,12 +201,13 @@ async def commit_step(db: Database, step: Step) -> None:
         if fenced is None:
             raise LeaseLost(f"run {lease.run_id} is another's")
         await connection.execute(_LOCK_SESSION, lease.session_id)
-        if step.proposed:
-            await _propose(connection, step)
-        if step.moves:
-            await move_calls(connection, lease.run_id, step.moves)
+        await propose_calls(connection, lease.run_id, step.step, step.proposed)
+        await move_calls(connection, lease.run_id, step.moves)
+        for blob in step.blobs:  # a tool's files: rarely more than one
+            await put_blob(connection, blob)
         write = LogWrite(lease.session_id, lease.run_id, step.run_seq, step.attempt, step.events, step.messages)
         await write_log(connection, [write])
+        await plan(connection, step.ops)
 
     async def resolve(connection: Connection) -> Resolved[None] | None:
         at = await connection.fetchval(_RUN_SEQ, lease.session_id, lease.token, lease.holder)
@@ -270,39 +216,6 @@ async def commit_step(db: Database, step: Step) -> None:
         return Resolved(None) if at == step.run_seq + count else None
 
     await db.transact(work, resolve=resolve)
-
-
-async def _propose(connection: Connection, step: Step) -> None:
-    await connection.execute(
-        _PROPOSE,
-        step.lease.run_id,
-        step.step,
-        [call.call_id for call in step.proposed],
-        [call.name for call in step.proposed],
-        [call.args for call in step.proposed],
-        [call.effect for call in step.proposed],
-    )
-
-
-async def move_calls(connection: Connection, run_id: int, moves: Sequence[CallMove]) -> None:
-    """Move calls of a run whose lease's row the caller holds. Raises LeaseLost when one is not where its move begins, or not approved."""
-    if not moves:
-        return
-    moved = await connection.fetch(
-        _MOVE,
-        run_id,
-        [move.call_id for move in moves],
-        [",".join(TOOL_CALL.sources(move.event)) for move in moves],
-        [str(TOOL_CALL.target(move.event)) for move in moves],
-        [None if move.outcome is None else encode(move.outcome) for move in moves],
-    )
-    if len(moved) != len(moves):
-        raise LeaseLost(f"a tool call of run {run_id} was moved by another")
-    consumed = [move.call_id for move in moves if move.consumes]
-    if consumed:
-        used = await connection.fetch(_CONSUME, run_id, consumed, list(APPROVAL.sources(ApprovalEvent.CONSUME)))
-        if len(used) != len(consumed):
-            raise LeaseLost(f"an approval of run {run_id} is gone")
 
 
 async def renew(connection: Connection, leases: Sequence[ExecutionLease], ttl: float) -> list[Renewal]:
@@ -325,16 +238,7 @@ async def canceled(db: Database, holders: Sequence[UUID]) -> set[str]:
     return {row["session_id"] for row in await db.read(lambda c: c.fetch(_CANCELED, list(holders)))}
 
 
-async def calls_of(db: Database, run_id: int) -> list[StoredCall]:
-    """The run's tool calls as an earlier attempt left them, in order."""
-    rows = await db.read(lambda c: c.fetch(_CALLS, run_id))
-    return [
-        StoredCall(
-            call_id=row["call_id"],
-            step=row["step"],
-            state=CallState(row["state"]),
-            effect=row["effect"],
-            outcome=orjson.loads(row["outcome"]) if row["outcome"] else None,
-        )
-        for row in rows
-    ]
+async def spent(db: Database, run_id: int) -> Usage:
+    """What the run's committed steps have used, over all its attempts."""
+    rows = await db.read(lambda c: c.fetch(_SPENT, run_id))
+    return reduce(Usage.plus, (Usage.model_validate_json(row["payload"]) for row in rows), Usage())

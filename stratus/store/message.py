@@ -13,7 +13,7 @@ from stratus.domain.values import PARTS, Message, Part, RunError
 from stratus.store.database import Connection, Database
 
 _HISTORY = """
-SELECT session_id, role, parts FROM message WHERE session_id = ANY($1) ORDER BY session_id, position
+SELECT session_id, run_id, role, parts FROM message WHERE session_id = ANY($1) ORDER BY session_id, position
 """
 
 # One statement, so that the cursor continues exactly these messages. An open run is told from its first event.
@@ -69,12 +69,16 @@ class TranscriptPage:
     open_state: str | None
 
 
-async def history(connection: Connection, session_ids: Sequence[str]) -> dict[str, list[Message]]:
-    """All messages of the sessions, in order; a session without any has an empty list."""
-    found: dict[str, list[Message]] = {session_id: [] for session_id in session_ids}
+async def history(connection: Connection, session_ids: Sequence[str]) -> dict[str, list[tuple[int, Message]]]:
+    """All messages of the sessions, in order, each with the run that wrote it; a session without any has an empty list."""
+    found: dict[str, list[tuple[int, Message]]] = {session_id: [] for session_id in session_ids}
     for row in await connection.fetch(_HISTORY, list(session_ids)):
-        found[row["session_id"]].append(Message(role=row["role"], parts=PARTS.validate_json(row["parts"])))
+        found[row["session_id"]].append((row["run_id"], _message(row)))
     return found
+
+
+def _message(row: Mapping[str, Any]) -> Message:
+    return Message(role=row["role"], parts=PARTS.validate_json(row["parts"]))
 
 
 async def page(db: Database, session_id: str, before: int | None, limit: int) -> TranscriptPage | None:

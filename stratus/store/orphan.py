@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from stratus.domain.values import ReplyTo
+import orjson
+
+from stratus.domain.values import PARTS, Message, ReplyTo, ToolCallPart
 from stratus.store.database import Connection
 from stratus.store.log import LOCK_SESSIONS
 
@@ -20,8 +24,11 @@ SELECT r.session_id FROM agent_run r LEFT JOIN session_execution x ON x.run_id =
 """
 
 _ORPHANS = """
-SELECT r.id, r.session_id, r.attempts, r.reply_to, r.public_id,
-       (SELECT coalesce(max(e.run_seq), 0) FROM session_event e WHERE e.run_id = r.id) AS run_seq
+SELECT r.id, r.session_id, r.attempts, r.claims, r.reply_to, r.public_id, r.cancel_requested_at IS NOT NULL AS cancel_requested,
+       (SELECT coalesce(max(e.run_seq), 0) FROM session_event e WHERE e.run_id = r.id) AS run_seq,
+       (SELECT m.parts FROM message m WHERE m.run_id = r.id AND m.session_id = r.session_id AND m.role = 'assistant'
+           AND NOT EXISTS (SELECT 1 FROM message n WHERE n.session_id = m.session_id AND n.position > m.position)) AS unanswered,
+       (SELECT jsonb_object_agg(c.call_id, c.outcome) FROM tool_call c WHERE c.run_id = r.id AND c.outcome IS NOT NULL) AS outcomes
   FROM agent_run r LEFT JOIN session_execution x ON x.run_id = r.id
  WHERE r.session_id = ANY($1) AND r.state = 'running' AND (x.run_id IS NULL OR x.lease_until <= clock_timestamp())
 """
@@ -29,14 +36,22 @@ SELECT r.id, r.session_id, r.attempts, r.reply_to, r.public_id,
 
 @dataclass(frozen=True)
 class Orphan:
-    """A running run whose lease has expired or is missing."""
+    """A running run whose lease has expired or is missing.
+
+    `attempts` counts the tries it has used up, `claim` all its claims;
+    `unanswered` are the calls of its last message, `outcomes` those of its calls that ended.
+    """
 
     run_id: int
     run: UUID
     session_id: str
-    attempt: int
+    attempts: int
+    claim: int
     run_seq: int
     reply_to: ReplyTo | None
+    cancel_requested: bool
+    unanswered: Sequence[ToolCallPart]
+    outcomes: Mapping[str, Mapping[str, Any]]
 
 
 async def take_orphans(connection: Connection, limit: int) -> list[Orphan]:
@@ -52,9 +67,13 @@ async def take_orphans(connection: Connection, limit: int) -> list[Orphan]:
             run_id=row["id"],
             run=row["public_id"],
             session_id=row["session_id"],
-            attempt=row["attempts"],
+            attempts=row["attempts"],
+            claim=row["claims"],
             run_seq=row["run_seq"],
             reply_to=None if row["reply_to"] is None else ReplyTo.model_validate_json(row["reply_to"]),
+            cancel_requested=row["cancel_requested"],
+            unanswered=Message(role="assistant", parts=PARTS.validate_json(row["unanswered"] or "[]")).calls(),
+            outcomes=orjson.loads(row["outcomes"] or "{}"),
         )
         for row in await connection.fetch(_ORPHANS, sessions)
     ]

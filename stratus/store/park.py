@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from stratus.domain.approval import buttons, code_of, question
 from stratus.domain.chain import PlannedOp
-from stratus.domain.errors import LeaseLost
+from stratus.domain.errors import CancelAsked, LeaseLost
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RUN, RunEvent, RunState
 from stratus.domain.tool_call import CallEvent
@@ -15,14 +16,15 @@ from stratus.domain.values import ReplyTo, ToolCallPart
 from stratus.store import approval, session
 from stratus.store.approval import NewApproval, Requested
 from stratus.store.database import Connection, Database, Resolved
-from stratus.store.execution import CallMove, ExecutionLease, move_calls
+from stratus.store.execution import ExecutionLease
 from stratus.store.log import LOCK_SESSIONS, LogWrite, write_log
 from stratus.store.plan import addressed, plan
 from stratus.store.session import Enqueued, NewRun
+from stratus.store.tool_call import CallMove, move_calls
 from stratus.store.waiting import resume
 
 _FENCE = """
-SELECT run_id FROM session_execution
+SELECT cancel_requested FROM session_execution
  WHERE session_id = $1 AND token = $2 AND holder = $3 AND run_seq = $4 AND lease_until > clock_timestamp()
    FOR UPDATE
 """
@@ -30,10 +32,20 @@ SELECT run_id FROM session_execution
 # Waiting on purpose has not used up a try.
 _PARK = """
 WITH parked AS (
-    UPDATE agent_run SET state = 'waiting', attempts = attempts - 1, finish_token = $3
+    UPDATE agent_run SET state = 'waiting', attempts = attempts - 1, worker_id = NULL, finish_token = $3
      WHERE id = $1 AND state = ANY($2) RETURNING id
 )
 DELETE FROM session_execution x USING parked p WHERE x.run_id = p.id RETURNING x.run_id
+"""
+
+# A delegated run answers its parent and has no chat; its questions go where the person waits.
+_ROOT = """
+WITH RECURSIVE up AS (
+    SELECT r.id, r.parent_run_id, r.reply_to FROM agent_run r WHERE r.id = $1
+    UNION ALL
+    SELECT r.id, r.parent_run_id, r.reply_to FROM agent_run r JOIN up ON r.id = up.parent_run_id
+)
+SELECT reply_to FROM up WHERE parent_run_id IS NULL
 """
 
 _PARKED_BY = "SELECT finish_token FROM agent_run WHERE id = $1 FOR NO KEY UPDATE"
@@ -52,10 +64,10 @@ class Parking:
     """What a turn waits for. `token` marks whose park it was; `moves` and `events` go with it; `waits` names open children from before."""
 
     lease: ExecutionLease
-    run_seq: int
-    attempt: int
-    token: object
+    token: UUID
     reply_to: ReplyTo | None
+    run_seq: int = 0
+    attempt: int = 0
     events: Sequence[NewEvent] = ()
     moves: Sequence[CallMove] = ()
     asks: Sequence[Ask] = ()
@@ -64,7 +76,7 @@ class Parking:
 
 
 async def park(db: Database, parking: Parking) -> None:
-    """Park under the fence, repeating nothing that has committed. Raises LeaseLost, with nothing written.
+    """Park under the fence, repeating nothing that has committed. Raises LeaseLost, CancelAsked, with nothing written.
 
     The run waits until its approvals are resolved and its children have ended; when that is so already it is queued again at once.
     """
@@ -74,6 +86,8 @@ async def park(db: Database, parking: Parking) -> None:
         fenced = await connection.fetchval(_FENCE, lease.session_id, lease.token, lease.holder, parking.run_seq)
         if fenced is None:
             raise LeaseLost(f"run {lease.run_id} is another's")
+        if fenced:
+            raise CancelAsked(f"run {lease.run_id} is to end")
         await connection.fetch(LOCK_SESSIONS, [lease.session_id])
         started = await session.enqueue(connection, parking.children) if parking.children else []
         await _leave(connection, parking)
@@ -165,3 +179,9 @@ def prompt(public_id: str, name: str, args: str, *, offer: int) -> PlannedOp:
     text = question(name, args, code_of(public_id))
     payload = {"text": text, "markdown": False, "buttons": buttons(public_id)}
     return PlannedOp("approval_prompt", payload, f"approval:{public_id}:{offer}")
+
+
+async def asks_at(db: Database, run_id: int) -> ReplyTo | None:
+    """The chat in which a run's questions are asked: that of the run that a person began."""
+    value = await db.read(lambda c: c.fetchval(_ROOT, run_id))
+    return None if value is None else ReplyTo.model_validate_json(value)

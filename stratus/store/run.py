@@ -12,6 +12,7 @@ from stratus.domain.errors import LeaseLost
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RUN, TERMINAL_EVENT, RunEvent, RunState
 from stratus.domain.values import Actor, Message, ReplyTo, RunError, RunInput, Usage
+from stratus.store.closing import close_open
 from stratus.store.database import Connection, Database, Resolved
 from stratus.store.execution import ExecutionLease
 from stratus.store.log import LOCK_SESSIONS, LogWrite, write_log
@@ -23,8 +24,7 @@ _LEASE = """
 WITH head AS (
     SELECT r.id, r.session_id, r.principal_id, r.runnable_at FROM agent_run r
      WHERE r.state = 'queued' AND r.runnable_at IS NOT NULL AND r.runnable_at <= stratus_now()
-       AND NOT EXISTS (SELECT 1 FROM agent a WHERE a.id = r.agent_id AND a.enabled
-                          AND split_part(a.definition ->> 'model', ':', 1) = ANY($4::text[]))
+       AND NOT EXISTS (SELECT 1 FROM agent a WHERE a.id = r.agent_id AND a.enabled AND NOT a.needs <@ $4::text[])
      ORDER BY r.runnable_at LIMIT 4 * $1 + 32
 ), fair AS (
     SELECT id, session_id FROM (
@@ -42,21 +42,26 @@ RETURNING session_id, run_id, token, holder
 # A new snapshot: what ended or was canceled since the head was read is found here, and its lease given back.
 _START = """
 WITH locked AS (
-    SELECT id FROM session WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE
+    SELECT id, owner_id FROM session WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE
+), before AS (
+    SELECT id, worker_id FROM agent_run WHERE id = ANY($2)
 ), started AS (
     UPDATE agent_run r
-       SET state = 'running', runnable_at = NULL, attempts = r.attempts + 1, worker_id = $3,
+       SET state = 'running', runnable_at = NULL, attempts = r.attempts + 1, claims = r.claims + 1, worker_id = $3,
            started_at = coalesce(r.started_at, clock_timestamp())
-      FROM locked l
-     WHERE r.session_id = l.id AND r.id = ANY($2) AND r.state = ANY($4) AND r.runnable_at IS NOT NULL
-    RETURNING r.id, r.public_id, r.session_id, r.turn, r.agent_id, r.attempts, r.kind, r.actor, r.input, r.reply_to, r.traceparent,
-              r.cancel_requested_at IS NOT NULL AS cancel_requested
+      FROM locked l, before b
+     WHERE r.session_id = l.id AND r.id = ANY($2) AND b.id = r.id AND r.state = ANY($4) AND r.runnable_at IS NOT NULL
+    RETURNING r.id, r.public_id, r.session_id, r.turn, r.agent_id, r.claims, r.kind, r.principal_id, r.actor, r.input, r.reply_to,
+              r.depth, r.traceparent, l.owner_id, r.cancel_requested_at IS NOT NULL AS cancel_requested,
+              b.worker_id IS NOT NULL AS recovered
 ), stale AS (
     DELETE FROM session_execution x
      WHERE x.session_id = ANY($1) AND x.run_id = ANY($2) AND NOT EXISTS (SELECT 1 FROM started s WHERE s.id = x.run_id)
 )
-SELECT s.*, a.definition, (SELECT coalesce(max(e.run_seq), 0) FROM session_event e WHERE e.run_id = s.id) AS run_seq
-  FROM started s LEFT JOIN agent a ON a.id = s.agent_id AND a.enabled
+SELECT s.*, a.definition, last.run_seq, last.kind AS last_kind
+  FROM started s
+  CROSS JOIN LATERAL (SELECT e.run_seq, e.kind FROM session_event e WHERE e.run_id = s.id ORDER BY e.run_seq DESC LIMIT 1) last
+  LEFT JOIN agent a ON a.id = s.agent_id AND a.enabled
  ORDER BY s.session_id
 """
 
@@ -66,9 +71,11 @@ UPDATE session_execution x SET run_seq = n.run_seq
 """
 
 _MINE = """
-SELECT r.id, r.public_id, r.session_id, r.turn, r.agent_id, r.attempts, r.kind, r.actor, r.input, r.reply_to, r.traceparent,
-       r.cancel_requested_at IS NOT NULL AS cancel_requested, a.definition, x.run_seq, x.token, x.holder
+SELECT r.id, r.public_id, r.session_id, r.turn, r.agent_id, r.claims, r.kind, r.principal_id, r.actor, r.input, r.reply_to,
+       r.depth, r.traceparent, s.owner_id, r.cancel_requested_at IS NOT NULL AS cancel_requested, a.definition, x.run_seq, x.token,
+       x.holder
   FROM agent_run r
+  JOIN session s ON s.id = r.session_id
   JOIN session_execution x ON x.run_id = r.id
   JOIN unnest($1::bigint[], $2::uuid[]) AS m(run_id, holder) ON m.run_id = x.run_id AND m.holder = x.holder
   LEFT JOIN agent a ON a.id = r.agent_id AND a.enabled
@@ -94,6 +101,8 @@ WITH ending AS (
     UPDATE agent_run r
        SET state = e.state, finish_token = e.finish_token, error = e.error, usage = e.usage,
            attempts = r.attempts - e.refund,
+           -- One that was given back on purpose is nobody's; of one that was lost, the next claim tells so.
+           worker_id = CASE WHEN e.refund = 1 THEN NULL ELSE r.worker_id END,
            runnable_at = CASE WHEN e.state = 'queued' THEN clock_timestamp() END,
            finished_at = CASE WHEN e.state <> 'queued' THEN clock_timestamp() END
       FROM ending e WHERE r.id = e.run_id AND r.state = 'running'
@@ -111,25 +120,17 @@ WITH ending AS (
 SELECT id FROM ended
 """
 
-# What had begun may have had an effect; what had not, has not.
-_CLOSE_CALLS = """
-UPDATE tool_call SET state = CASE WHEN state = 'started' THEN 'unknown' ELSE 'failed' END, ended_at = clock_timestamp()
- WHERE run_id = ANY($1) AND state IN ('proposed', 'awaiting', 'approved', 'started')
-"""
-
 _FINISHED_BY = "SELECT id, state, finish_token FROM agent_run WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
 
 Row = Mapping[str, Any]
 
+# A turn that completed has answered all its calls, one that goes on keeps them open.
 _BREAKS_OFF = frozenset({RunEvent.FAIL, RunEvent.CANCEL, RunEvent.INTERRUPT})
-
-# A run that is claimed for the first time has `run.queued`, `run.started` and `message.user`; one that goes on has more.
-_FIRST_EVENTS = 3
 
 
 @dataclass(frozen=True)
 class ClaimedRun:
-    """A run to execute, with its lease. `run_seq` counts its events so far; `resumed` says that an earlier claim had begun it."""
+    """A run to execute, with its lease. `attempt` counts its claims, `run_seq` its events so far, `depth` the delegations above it."""
 
     lease: ExecutionLease
     run: UUID
@@ -138,13 +139,20 @@ class ClaimedRun:
     agent: AgentDefinition | None
     attempt: int
     kind: str
+    principal_id: int | None
+    owner_id: int | None
+    depth: int
     actor: Actor
     input: RunInput
     reply_to: ReplyTo | None
     traceparent: str | None
     run_seq: int
-    resumed: bool
     cancel_requested: bool
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier claim had begun it."""
+        return self.attempt > 1
 
 
 @dataclass(frozen=True)
@@ -167,16 +175,18 @@ class Ending:
 
 
 async def claim(
-    db: Database, worker_id: str, limit: int, ttl: float, *, unable: Sequence[str] = ()
+    db: Database, worker_id: str, limit: int, ttl: float, *, capabilities: Sequence[str] | None = None
 ) -> list[ClaimedRun]:
     """Take up to `limit` heads with their sessions' leases, for `ttl` seconds, in one transaction; their first events go with it.
 
-    Runs of agents on the model providers in `unable` are left to replicas that have them.
+    Runs of agents that need more than `capabilities` (AgentDefinition.needs) are left to replicas that have it; None is whatever they need.
     """
     leased: list[tuple[int, UUID]] = []
 
     async def work(connection: Connection) -> list[ClaimedRun]:
-        rows = await connection.fetch(_LEASE, limit, worker_id, ttl, list(unable))
+        rows = await connection.fetch(
+            _LEASE, limit, worker_id, ttl, None if capabilities is None else list(capabilities)
+        )
         leased[:] = [(row["run_id"], row["holder"]) for row in rows]
         if not rows:
             return []
@@ -194,49 +204,50 @@ async def claim(
         await write_log(connection, writes)
         counts = [write.run_seq + len(write.events) for write in writes]
         await connection.execute(_COUNT_EVENTS, [write.session_id for write in writes], counts)
-        return [
-            _claimed(row, leases[row["id"]], count, resumed=row["run_seq"] > 1)
-            for row, count in zip(started, counts, strict=True)
-        ]
+        return [_claimed(row, leases[row["id"]], count) for row, count in zip(started, counts, strict=True)]
 
     async def resolve(connection: Connection) -> Resolved[list[ClaimedRun]] | None:
         await connection.fetch(_LOCK_RUNS, [run_id for run_id, _ in leased])
         rows = await connection.fetch(_MINE, [run_id for run_id, _ in leased], [holder for _, holder in leased])
-        return (
-            Resolved([_claimed(row, row, row["run_seq"], resumed=row["run_seq"] > _FIRST_EVENTS) for row in rows])
-            if rows
-            else None
-        )
+        return Resolved([_claimed(row, row, row["run_seq"]) for row in rows]) if rows else None
 
     return await db.transact(work, resolve=resolve)
 
 
 def _first_write(row: Row, worker_id: str) -> LogWrite:
-    attempt = {"attempt": row["attempts"], "worker": worker_id}
-    if row["run_seq"] > 1:
-        events, messages = [NewEvent("run.resumed", attempt)], []
+    attempt = {"attempt": row["claims"], "worker": worker_id}
+    if row["claims"] > 1:
+        events, messages = [NewEvent("run.resumed", {**attempt, "reason": _reason(row)})], []
     else:
         asked = RunInput.model_validate_json(row["input"])
         events = [NewEvent("run.started", attempt), NewEvent("message.user", {"text": asked.text})]
         messages = [asked.message()]
-    return LogWrite(row["session_id"], row["id"], row["run_seq"], row["attempts"], events, messages)
+    return LogWrite(row["session_id"], row["id"], row["run_seq"], row["claims"], events, messages)
 
 
-def _claimed(row: Row, lease: Row, run_seq: int, *, resumed: bool) -> ClaimedRun:
+def _reason(row: Row) -> str:
+    if row["recovered"]:
+        return "recovered"
+    return "answered" if row["last_kind"] in ("run.waiting", "approval.resolved") else "yielded"
+
+
+def _claimed(row: Row, lease: Row, run_seq: int) -> ClaimedRun:
     return ClaimedRun(
         lease=ExecutionLease(row["session_id"], row["id"], lease["token"], lease["holder"]),
         run=row["public_id"],
         turn=row["turn"],
         agent_id=row["agent_id"],
         agent=None if row["definition"] is None else AgentDefinition.model_validate_json(row["definition"]),
-        attempt=row["attempts"],
+        attempt=row["claims"],
         kind=row["kind"],
+        principal_id=row["principal_id"],
+        owner_id=row["owner_id"],
+        depth=row["depth"],
         actor=Actor.model_validate_json(row["actor"]),
         input=RunInput.model_validate_json(row["input"]),
         reply_to=None if row["reply_to"] is None else ReplyTo.model_validate_json(row["reply_to"]),
         traceparent=row["traceparent"],
         run_seq=run_seq,
-        resumed=resumed,
         cancel_requested=row["cancel_requested"],
     )
 
@@ -287,9 +298,7 @@ async def end_runs(connection: Connection, endings: Sequence[Ending]) -> None:
     )
     if len(ended) != len(endings):
         raise LeaseLost("a run that is held was not running")
-    broken_off = [ending.lease.run_id for ending in endings if ending.event in _BREAKS_OFF]
-    if broken_off:
-        await connection.execute(_CLOSE_CALLS, broken_off)
+    await close_open(connection, [ending.lease.run_id for ending in endings if ending.event in _BREAKS_OFF])
     writes = [
         LogWrite(
             ending.lease.session_id,

@@ -7,13 +7,14 @@ from uuid import UUID
 
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RUN, RunEvent, RunState
+from stratus.store.closing import close_open
 from stratus.store.database import Connection, Database
 from stratus.store.log import LOCK_SESSIONS, LogWrite, write_log
 
 _LOCK_LEASE = "SELECT run_id FROM session_execution WHERE session_id = $1 FOR UPDATE"
 
 _OPEN = """
-SELECT r.id, r.state, r.attempts, (SELECT coalesce(max(e.run_seq), 0) FROM session_event e WHERE e.run_id = r.id) AS run_seq
+SELECT r.id, r.state, r.claims, (SELECT coalesce(max(e.run_seq), 0) FROM session_event e WHERE e.run_id = r.id) AS run_seq
   FROM agent_run r WHERE r.session_id = $1 AND r.state IN ('queued', 'running', 'waiting')
    AND ($2::uuid IS NULL OR r.public_id = $2) ORDER BY r.turn
 """
@@ -71,8 +72,9 @@ async def stop_in(
     if others:
         sources = [state for state in RUN.sources(RunEvent.CANCEL) if state != RunState.RUNNING]
         await connection.execute(_CANCEL, [row["id"] for row in others], by, session_id, sources)
+        await close_open(connection, [row["id"] for row in others])
         event = NewEvent("run.canceled", {"by": by})
         await write_log(
-            connection, [LogWrite(session_id, row["id"], row["run_seq"], row["attempts"], [event]) for row in others]
+            connection, [LogWrite(session_id, row["id"], row["run_seq"], row["claims"], [event]) for row in others]
         )
     return Stopped(bool(running), len(others))

@@ -68,7 +68,7 @@ async def reaps(world: World) -> object:
     async def work(connection: Connection) -> int:
         found = await take_orphans(connection, 10)
         lease = world.claimed.lease
-        endings = [Ending(lease, one.attempt, one.run_seq, RunEvent.INTERRUPT, lease.holder) for one in found]
+        endings = [Ending(lease, one.claim, one.run_seq, RunEvent.INTERRUPT, lease.holder) for one in found]
         await end_runs(connection, endings)
         return len(found)
 

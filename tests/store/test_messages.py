@@ -22,13 +22,13 @@ async def test_histories_come_whole_and_in_order(db: Database) -> None:
     await turn(db, "two")
     await running(db, "s2")
     found = await db.read(lambda c: messages.history(c, ["s1", "s2", "s3"]))
-    assert [(one.role, one.text()) for one in found["s1"]] == [
+    assert [(one.role, one.text()) for _, one in found["s1"]] == [
         ("user", "one"),
         ("assistant", "done"),
         ("user", "two"),
         ("assistant", "done"),
     ]
-    assert [one.role for one in found["s2"]] == ["user"]
+    assert [one.role for _, one in found["s2"]] == ["user"]
     assert found["s3"] == []
 
 

@@ -143,7 +143,7 @@ async def test_heads_are_shared_out_between_principals(db: Database) -> None:
 async def test_a_worker_leaves_agents_on_providers_it_lacks_to_others(db: Database) -> None:
     await upsert(db, AgentDefinition(id="demo", model="anthropic:claude-x"))
     await queue(db, new_run("s1"))
-    assert await claim(db, "demo only", 5, 60.0, unable=["anthropic", "openai"]) == []
+    assert await claim(db, "demo only", 5, 60.0, capabilities=["provider:demo"]) == []
     assert [one.lease.session_id for one in await claim(db, "complete", 5, 60.0)] == ["s1"]
 
 
@@ -229,7 +229,8 @@ async def test_a_run_that_is_given_back_costs_no_attempt_and_goes_on_where_it_wa
     given_back = Ending(claimed.lease, 1, claimed.run_seq, RunEvent.YIELD, claimed.lease.holder)
     assert await finish(db, [given_back]) == [True]
     [again] = await claim(db, "other", 5, 60.0)
-    assert (again.run, again.attempt, again.resumed) == (claimed.run, 1, True)
+    assert (again.run, again.attempt, again.resumed) == (claimed.run, 2, True)
+    assert await rows(db, "SELECT attempts FROM agent_run") == [{"attempts": 1}]
     assert [row["role"] for row in await rows(db, "SELECT role FROM message")] == ["user"]
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from stratus.agents.pool import ModelPool
-from stratus.agents.tools import Tool, tool
+from stratus.agents.tools import Tool, ToolRegistry, tool
+from stratus.agents.toolsets import Toolsets
 from stratus.channel.values import Limits
 from stratus.domain.agent import AgentDefinition
 from stratus.domain.history import repaired
@@ -43,6 +44,9 @@ class Rig:
         return Turn(claimed, told["s1"], self.tools, lambda _journal: None, Clock().monotonic() + 60.0)
 
     async def messages(self) -> list[Message]:
+        return [message for _, message in await self.told()]
+
+    async def told(self) -> list[tuple[int, Message]]:
         return (await self.db.read(lambda c: history(c, ["s1"])))["s1"]
 
 
@@ -69,7 +73,14 @@ async def rig_on(db: Database) -> AsyncIterator[Rig]:
     finisher: Batcher[Ending, bool] = Batcher(lambda endings: finish(db, endings))
     limits = Limits(text_max=4096)
     tools = TurnTools(
-        db, ModelPool({}), lambda _: [current_time], finisher, lambda _: limits, Clock(), Ids(), Failpoints()
+        db,
+        ModelPool({}),
+        Toolsets(ToolRegistry({"current_time": lambda: current_time})),
+        finisher,
+        lambda _: limits,
+        Clock(),
+        Ids(),
+        Failpoints(),
     )
     await upsert(db, AgentDefinition(id="demo", model="demo", tools=["current_time"]))
     serving = asyncio.create_task(finisher.run())
@@ -117,7 +128,7 @@ async def test_a_call_that_acts_once_is_not_run_again_by_the_next_holder(rig: Ri
     assert await broken_off_in_a_call(rig, Abort.YIELDED)
     rig.entered.clear()
     [claimed] = await claim(rig.db, "another", 1, 60.0)
-    again = Turn(claimed, await rig.messages(), rig.tools, lambda _journal: None, Clock().monotonic() + 60.0)
+    again = Turn(claimed, await rig.told(), rig.tools, lambda _journal: None, Clock().monotonic() + 60.0)
     assert await again.execute()
     assert not rig.entered.is_set()
     assert await rows(rig.db, "SELECT state FROM tool_call") == [{"state": "unknown"}]

@@ -9,7 +9,7 @@ from tests.tidy.tree import Source, dotted
 
 PURE = frozenset(
     """__future__ abc base64 bisect collections copy dataclasses datetime decimal enum fractions functools hashlib heapq
-    hmac html itertools json math operator orjson pydantic pydantic_core re regex string struct textwrap types typing
+    fnmatch hmac html itertools json math operator orjson pydantic pydantic_core re regex string struct textwrap types typing
     unicodedata uuid""".split()
 )
 _BUILTINS = frozenset("__import__ breakpoint compile eval exec hash id input open print".split())

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from stratus.domain.machine import Machine
-from stratus.domain.machines import MACHINES
+from stratus.domain.machines import ALL_MACHINES
 from stratus.domain.run import RUN, RunEvent, RunState
 from testbed.machine_docs import FOLDER, moved_by, render
 
 
 def stale(folder: Path) -> list[str]:
     """Names of pages that are missing, differ, or belong to no machine."""
-    wanted = {f"{machine.name}.md": render(machine) for machine in MACHINES}
+    wanted = {f"{machine.name}.md": render(machine) for machine in ALL_MACHINES}
     present = {page.name: page.read_text(encoding="utf-8") for page in folder.glob("*.md")}
     return sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
 
@@ -26,7 +26,7 @@ def test_pages_are_fresh() -> None:
 
 
 def test_a_stale_a_missing_and_a_left_over_page_are_found(tmp_path: Path) -> None:
-    for machine in MACHINES:
+    for machine in ALL_MACHINES:
         (tmp_path / f"{machine.name}.md").write_text(render(machine), encoding="utf-8")
     assert stale(tmp_path) == []
     changed = replace(RUN, moves={**RUN.moves, (RunState.WAITING, RunEvent.FAIL): RunState.FAILED})
@@ -36,7 +36,7 @@ def test_a_stale_a_missing_and_a_left_over_page_are_found(tmp_path: Path) -> Non
     assert stale(tmp_path) == ["gone.md", "inbox.md", "run.md"]
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: str(machine.name))
+@pytest.mark.parametrize("machine", ALL_MACHINES, ids=lambda machine: str(machine.name))
 def test_every_open_state_says_who_moves_it_on(machine: Machine[Any, Any]) -> None:
     said = moved_by(machine)
     assert [str(state) for state in machine.states] == list(said)

@@ -126,6 +126,7 @@ agent_run = Table(
         unique=True,
         postgresql_where=text("parent_run_id IS NOT NULL"),
     ),
+    Index("agent_run_reached", "principal_id", "id", postgresql_where=text("reply_to IS NOT NULL")),
     Index("agent_run_waiting", "id", postgresql_where=state_in("waiting")),
     Index("agent_run_steer", "session_id", postgresql_where=text("state = 'queued' AND busy = 'steer'")),
     Index(

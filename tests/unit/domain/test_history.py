@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratus.domain.history import repaired
-from stratus.domain.turn import AnswerCalls, AskModel, Conclude, answered, next_action
 from stratus.domain.values import Message, Part, ResultOutcome, TextPart, ToolCallPart, ToolResultPart
 
 TEXT = TextPart(text="x")
@@ -64,17 +63,3 @@ def test_what_is_not_known_is_said_to_be_interrupted() -> None:
     [_, answer] = repaired([calls("a")])
     [part] = answer.parts
     assert isinstance(part, ToolResultPart) and part.outcome is ResultOutcome.INTERRUPTED
-
-
-def test_the_next_action_follows_from_what_was_said() -> None:
-    user = Message(role="user", parts=[TEXT])
-    final = Message(role="assistant", parts=[TEXT])
-    assert next_action([user]) == AskModel()
-    assert next_action([user, calls("a", "b")]) == AnswerCalls(calls("a", "b").calls())
-    assert next_action([user, calls("a"), results("a")]) == AskModel()
-    assert next_action([user, final]) == Conclude(final)
-
-
-def test_answers_come_in_the_order_of_the_calls() -> None:
-    asked = calls("a", "b").calls()
-    assert answered(asked, [result("b"), result("a")]) == results("a", "b")
