@@ -27,6 +27,7 @@ from stratus.effects import Batcher, Chance, Clock, Failpoints, Ids, Loop
 from stratus.execution.recorder import Recorder
 from stratus.execution.sweeper import Sweeper
 from stratus.execution.turn import TurnTools
+from stratus.execution.waiting import Waiting
 from stratus.execution.worker import Worker
 from stratus.http.app import create_app
 from stratus.http.server import HttpServer
@@ -186,6 +187,7 @@ class Replica:
             doors=Doors(doors.clock, doors.chance, doors.ids, doors.failpoints),
         )
         sweeper = Sweeper(self._db, self._hints, doors.ids)
+        waiting = Loop("waiting", Waiting(self._db, self._hints).step, min(1.0, settings.sweep))
         router = Router(self._db, self._hints, doors.failpoints)
         self._keeper = LeaseKeeper(settings.dsn, self._timeouts, self._application, self._renewables())
         self._keeper.start()
@@ -194,12 +196,13 @@ class Replica:
         record = Loop("recorder", recorder.step, settings.poll)
         route = Loop("router", router.step, settings.poll)
         recorder.wake = record.wake
-        for topic, loop in (("runs", self._claims), ("cancel", cancels), ("inbox", route)):
+        for topic, loop in (("runs", self._claims), ("cancel", cancels), ("inbox", route), ("waiting", waiting)):
             self._hints.on(topic, partial(_wake, loop))
         self._loops = [
             record,
             Loop("watch", self._watch, min(0.25, settings.lease_ttl / 20)),
             Loop("sweeper", sweeper.step, settings.sweep),
+            waiting,
             Loop("heartbeat", self._heartbeat, _HEARTBEAT_SECONDS),
             *([self._claims, cancels] if settings.run_worker else []),
             self._tailer.loop,

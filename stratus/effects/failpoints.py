@@ -1,7 +1,7 @@
 """Named points in the code where a test may kill, stop, delay or fail the process; inert unless switched on.
 
 `STRATUS_FAILPOINTS="finish.before_commit=kill,claim.after_commit=stop"` arms them; `config.py` refuses that outside of tests.
-An action may be limited to its first n hits: `name=kill*1`.
+An action may be limited to its first n hits, `name=kill*1`, and may begin at the m-th: `name=kill*1@3`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ class Failpoints:
 
     def __init__(self, armed: Mapping[str, str] | None = None) -> None:
         self._armed = {name: _parse(action) for name, action in (armed or {}).items()}
+        self._hits: dict[str, int] = {}
 
     async def hit(self, name: str) -> None:
         """Carry out what is armed for `name`: kill, stop, raise, or sleep:SECONDS."""
         armed = self._armed.get(name)
         if armed is None:
             return
-        action, left = armed
-        if left == 0:
+        action, first, last = armed
+        self._hits[name] = nth = self._hits.get(name, 0) + 1
+        if nth < first or (last is not None and nth > last):
             return
-        self._armed[name] = (action, left - 1)
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif action == "stop":
@@ -41,8 +42,11 @@ class Failpoints:
             await asyncio.sleep(float(action.removeprefix("sleep:")))
 
 
-def _parse(action: str) -> tuple[str, int]:
+def _parse(action: str) -> tuple[str, int, int | None]:
+    """The action, and the first and last of the hits that it is for."""
+    action, _, start = action.partition("@")
     name, _, times = action.partition("*")
     if name not in {"kill", "stop", "raise"} and not name.startswith("sleep:"):
         raise ValueError(f"unknown failpoint action {name!r}")
-    return name, int(times) if times else -1
+    first = int(start) if start else 1
+    return name, first, first + int(times) - 1 if times else None

@@ -1,0 +1,26 @@
+"""Takes up waiting runs for which nothing is open any more; on any replica, woken by a hint."""
+
+from __future__ import annotations
+
+from stratus.store.database import Database
+from stratus.store.hints import Hints
+from stratus.store.waiting import resume_ready
+
+BATCH = 100
+
+
+class Waiting:
+    """`step()` queues one batch."""
+
+    def __init__(self, db: Database, hints: Hints) -> None:
+        self._db = db
+        self._hints = hints
+
+    async def step(self) -> bool:
+        """True when there may be more."""
+        resumed = await resume_ready(self._db, BATCH)
+        if resumed:
+            self._hints.send("runs")
+        for session_id in resumed:
+            self._hints.send("session", session_id)
+        return len(resumed) >= BATCH
