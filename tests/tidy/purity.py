@@ -12,6 +12,8 @@ PURE = frozenset(
     fnmatch hmac html itertools json math operator orjson pydantic pydantic_core re regex string struct textwrap types typing
     unicodedata uuid""".split()
 )
+# Cron arithmetic, and the zones that it needs: data of a release, the same for every call. Neither reads the time.
+PURE |= {"cronsim", "zoneinfo"}
 _BUILTINS = frozenset("__import__ breakpoint compile eval exec hash id input open print".split())
 _TIME_AND_LUCK = frozenset(
     "now utcnow today fromtimestamp utcfromtimestamp astimezone getnode uuid1 uuid4 uuid6 uuid7".split()
