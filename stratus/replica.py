@@ -25,6 +25,7 @@ from stratus.delivery.terms import Doors, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Batcher, Chance, Clock, Failpoints, Ids, Loop
 from stratus.execution.recorder import Recorder
+from stratus.execution.scheduler import Scheduler
 from stratus.execution.sweeper import Sweeper
 from stratus.execution.turn import TurnTools
 from stratus.execution.waiting import Waiting
@@ -196,7 +197,14 @@ class Replica:
         record = Loop("recorder", recorder.step, settings.poll)
         route = Loop("router", router.step, settings.poll)
         recorder.wake = record.wake
-        for topic, loop in (("runs", self._claims), ("cancel", cancels), ("inbox", route), ("waiting", waiting)):
+        schedules = self._schedules()
+        for topic, loop in (
+            ("runs", self._claims),
+            ("cancel", cancels),
+            ("inbox", route),
+            ("waiting", waiting),
+            ("schedules", schedules),
+        ):
             self._hints.on(topic, partial(_wake, loop))
         self._loops = [
             record,
@@ -204,7 +212,7 @@ class Replica:
             Loop("sweeper", sweeper.step, settings.sweep),
             waiting,
             Loop("heartbeat", self._heartbeat, _HEARTBEAT_SECONDS),
-            *([self._claims, cancels] if settings.run_worker else []),
+            *([self._claims, cancels, schedules] if settings.run_worker else []),
             self._tailer.loop,
             route,
             self._manager.loop,
@@ -212,6 +220,12 @@ class Replica:
         for loop in self._loops:
             self._tasks.append(spawn(loop.run()))
         self._served = spawn(self._http.run())
+
+    def _schedules(self) -> Loop:
+        scheduler = Scheduler(self._db, self._hints, self._doors.failpoints)
+        loop = Loop("scheduler", scheduler.step, self._settings.sweep)
+        scheduler.wake_within = loop.wake_within
+        return loop
 
     def _make_worker(self, group: asyncio.TaskGroup) -> tuple[Worker, Recorder]:
         doors, tools = self._doors, installed_tools()

@@ -6,6 +6,7 @@ A step does one transaction's worth of work and says whether there was any, so a
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -48,11 +49,16 @@ class Loop:
     def __post_init__(self) -> None:
         self.health = LoopHealth(self.name)
         self._wake = asyncio.Event()
+        self._within = math.inf
         self._stopping = False
 
     def wake(self) -> None:
         """Let the next step start now: a hint, always safe to give or to lose."""
         self._wake.set()
+
+    def wake_within(self, seconds: float) -> None:
+        """From a step: let the next one start after so many seconds, more or less, where the poll would come later."""
+        self._within = seconds
 
     def stop(self) -> None:
         """Ask for the end after the step in hand; `run()` then returns."""
@@ -66,6 +72,7 @@ class Loop:
         try:
             while not self._stopping:
                 self._wake.clear()
+                self._within = math.inf
                 try:
                     busy = await self.step()
                 except Exception as error:  # a loop outlives every fault of a step
@@ -77,7 +84,7 @@ class Loop:
                 self.health.steps += 1
                 self.health.failing_since = None
                 if not busy:
-                    await self._pause(self.poll_seconds)
+                    await self._pause(min(self.poll_seconds, self._within))
         finally:
             self.health.running = False
 

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class Hints:
-    """Topics are `inbox`, `runs`, `cancel`, `outbox`, `session` and `agents`; a key names what the hint is about ("" for all of a topic).
+    """Topics are `inbox`, `runs`, `cancel`, `outbox`, `session`, `agents` and `schedules`; a key names what a hint is about ("": all of it).
 
     `send` wakes this process's listeners at once and the other replicas' within the window.
     """

@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
+from stratus.domain.agent import AgentDefinition
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RunEvent
-from stratus.store.database import Connection, Database
+from stratus.domain.schedule import asked
+from stratus.effects import Failpoints
+from stratus.execution.scheduler import Scheduler
+from stratus.store import agent, principal, schedule
+from stratus.store.database import Connection, Database, Timeouts
 from stratus.store.execution import Append, Step, append, commit_step, renew
+from stratus.store.hints import Hints
 from stratus.store.orphan import take_orphans
 from stratus.store.run import ClaimedRun, Ending, claim, end_runs, finish
+from stratus.store.schedule import NewSchedule
 from stratus.store.session import enqueue
 from stratus.store.stop import stop_in
 from testbed.eventually import eventually
@@ -64,6 +72,15 @@ async def renews(world: World) -> object:
     return await world.db.read(lambda c: renew(c, [world.claimed.lease], 60.0))
 
 
+async def fires(world: World) -> object:
+    await agent.upsert(world.db, AgentDefinition(id="demo", model="demo"))
+    owner = await principal.ensure_owner(world.db)
+    new = NewSchedule(uuid4(), f"{uuid4()}", "demo", owner.id, "0 * * * *", "UTC", asked("x"), session_id="s1")
+    made = await schedule.create(world.db, new)
+    await world.db.transact(lambda c: c.execute("UPDATE schedule SET next_at = stratus_now() WHERE id = $1", made.id))
+    return await Scheduler(world.db, Hints(world.db.dsn, Timeouts(), "test"), Failpoints()).step()
+
+
 async def reaps(world: World) -> object:
     async def work(connection: Connection) -> int:
         found = await take_orphans(connection, 10)
@@ -75,7 +92,7 @@ async def reaps(world: World) -> object:
     return await world.db.transact(work)
 
 
-PATHS: list[Path] = [appends, steps, finishes, enqueues, stops, claims, renews, reaps]
+PATHS: list[Path] = [appends, steps, finishes, enqueues, stops, claims, renews, reaps, fires]
 LOCKS = {
     "session_execution": "SELECT 1 FROM session_execution WHERE session_id = 's1' FOR UPDATE",
     "session": "SELECT 1 FROM session WHERE id = 's1' FOR UPDATE",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
 import pytest
 
-from stratus.store import event, execution, inbox, outbox, run
+from stratus.store import event, execution, inbox, occurrence, outbox, run
 
 SEED = """
 INSERT INTO agent (id) VALUES ('demo');
@@ -30,6 +31,12 @@ INSERT INTO channel_outbox (channel_id, lane, lane_seq, kind, delivery_key, stat
 SELECT 1, 'l' || n % 100, n, 'notify', n, 'sent', clock_timestamp() FROM generate_series(1, 20000) n;
 INSERT INTO channel_outbox (channel_id, lane, lane_seq, kind, delivery_key, state)
 SELECT 1, 'l' || n % 100, 100000 + n, 'notify', 'p' || n, 'pending' FROM generate_series(1, 500) n;
+INSERT INTO principal (name, role) VALUES ('owner', 'owner');
+INSERT INTO schedule (name, agent_id, session_id, owner_id, cron, time_zone, catch_up, next_at)
+SELECT 'n' || n, 'demo', 's' || n, 1, '0 0 * * *', 'UTC', 'one',
+       stratus_now() + CASE WHEN n <= 40 THEN -interval '1 s' ELSE interval '1 day' END FROM generate_series(1, 2000) n;
+INSERT INTO schedule_occurrence (schedule_id, due_at, state, run_id)
+SELECT 1 + r.id % 2000, stratus_now() - make_interval(mins => r.id::int), 'run', r.id FROM agent_run r WHERE r.state = 'completed';
 UPDATE channel SET runtime_holder = '00000000-0000-4000-8000-000000000000', lease_until = clock_timestamp() + interval '1 hour' WHERE id = 1;
 """
 HOLDER = "00000000-0000-4000-8000-000000000000"
@@ -45,6 +52,20 @@ HOT: list[tuple[str, str, list[Any], dict[str, int]]] = [
         [["s1"], [1], [HOLDER], [0], [1], [1], [1], [1], ["usage"], ["{}"]],
         {"session_event": 0},
     ),
+    ("schedules: take", occurrence._TAKE, [20], {"schedule": 60}),
+    (
+        "schedules: facts",
+        occurrence._FACTS,
+        [list(range(2, 22))],
+        {"schedule": 40, "agent_run": 60, "schedule_occurrence": 60},
+    ),
+    (
+        "schedules: known",
+        occurrence._KNOWN,
+        [[2, 3], [datetime(2026, 1, 1, tzinfo=UTC)] * 2],
+        {"schedule_occurrence": 4},
+    ),
+    ("schedules: how long", occurrence._SECONDS_LEFT, [], {"schedule": 60}),
     ("tail", event._TAIL, [["s1", "s2"], [18, 19], 100], {"session_event": 10}),
 ]
 

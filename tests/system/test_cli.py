@@ -13,7 +13,7 @@ import pytest
 
 from stratus.domain.agent import AgentDefinition
 from stratus.domain.values import ReplyTo
-from stratus.store import agent, principal
+from stratus.store import agent, migrate, principal
 from stratus.store.database import Database
 from stratus.store.plan import NewOp, plan
 from stratus.store.run import finish
@@ -236,7 +236,7 @@ async def test_doctor_names_each_cause(stratus: Command, db: Database) -> None:
 
 
 async def test_migrate_may_run_again(stratus: Command) -> None:
-    assert (await stratus("migrate", "--json")).json() == {"revision": "0001"}
+    assert (await stratus("migrate", "--json")).json() == {"revision": migrate.head()}
     assert (await stratus("replicas", "--json")).json() == []
 
 
