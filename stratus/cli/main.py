@@ -20,6 +20,7 @@ from stratus.cli import (
     outbox,
     replicas,
     runs,
+    schedules,
     serve,
     sessions,
     tokens,
@@ -62,7 +63,7 @@ app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
 app.command("chat")(chat.chat)
 app.command("replicas")(replicas.replicas)
-for _noun in (agents, channels, sessions, runs, outbox, tokens):
+for _noun in (agents, channels, sessions, runs, schedules, outbox, tokens):
     app.add_typer(_noun.app)
 
 

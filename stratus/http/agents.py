@@ -11,7 +11,7 @@ from stratus.agents.souls import parse, render
 from stratus.domain.errors import BadInput
 from stratus.http.auth import Admin, Me
 from stratus.http.errors import AgentNotFound
-from stratus.http.services import Here
+from stratus.http.services import Here, Services
 from stratus.store import agent as agents
 from stratus.store.agent import AgentRow
 
@@ -32,9 +32,7 @@ async def listing(here: Here, me: Me) -> dict[str, Any]:
 @router.get("/{agent_id}")
 async def read(agent_id: str, here: Here, me: Admin) -> dict[str, Any]:
     """One agent with its file."""
-    row = await agents.get(here.db, agent_id)
-    if row is None:
-        raise AgentNotFound(f"there is no agent {agent_id}")
+    row = await required(here, agent_id)
     return {**_shown(row), "source": render(row.definition)}
 
 
@@ -56,6 +54,14 @@ async def delete(agent_id: str, here: Here, me: Admin) -> None:
     if not await agents.delete(here.db, agent_id):
         raise AgentNotFound(f"there is no agent {agent_id}")
     here.hints.send("agents", agent_id)
+
+
+async def required(here: Services, agent_id: str) -> AgentRow:
+    """The agent. Raises AgentNotFound."""
+    row = await agents.get(here.db, agent_id)
+    if row is None:
+        raise AgentNotFound(f"there is no agent {agent_id}")
+    return row
 
 
 def _shown(row: AgentRow) -> dict[str, Any]:

@@ -17,13 +17,14 @@ from stratus.http import (
     operations,
     outbox,
     runs,
+    schedules,
     sessions,
     tokens,
 )
 from stratus.http.limits import Limits
 from stratus.http.services import Services
 
-_ROUTERS = (auth, messages, runs, sessions, agents, channels, outbox, tokens, hooks, operations)
+_ROUTERS = (auth, messages, runs, sessions, agents, channels, outbox, schedules, tokens, hooks, operations)
 
 
 def create_app(services: Services) -> FastAPI:

@@ -15,11 +15,10 @@ from stratus.channel.values import ChannelConfig
 from stratus.domain.agent import AGENT_ID_PATTERN
 from stratus.domain.errors import BadInput
 from stratus.domain.routing import Access
+from stratus.http import agents
 from stratus.http.auth import Admin
-from stratus.http.errors import AgentNotFound
 from stratus.http.ids import public_id
 from stratus.http.services import Here, Services
-from stratus.store import agent as agents
 from stratus.store import channel as channels
 from stratus.store.channel import ChannelRow
 
@@ -56,7 +55,7 @@ async def create(body: _New, here: Here, me: Admin) -> dict[str, Any]:
     """Add a channel; some replica starts it at once."""
     if body.platform not in _allowed(here):
         raise BadInput(f"platform: must be one of {', '.join(_allowed(here))}")
-    await _known_agent(here, body.agent)
+    await agents.required(here, body.agent)
     identity = here.ids.uuid()
     Access.of(body.options)
     _check(body.platform, identity, body.name, body.options, body.credentials)
@@ -78,7 +77,7 @@ async def change(channel: str, body: _Change, here: Here, me: Admin) -> dict[str
     """Change what is given; whoever runs the channel applies it anew."""
     row = await channels.get(here.db, str(public_id(channel)))
     if body.agent is not None:
-        await _known_agent(here, body.agent)
+        await agents.required(here, body.agent)
     if body.options is not None:
         Access.of(body.options)
     if body.credentials is not None:
@@ -103,11 +102,6 @@ async def delete(channel: str, here: Here, me: Admin) -> None:
 
 def _allowed(here: Services) -> list[str]:
     return [name for name in platforms() if name != "testchan" or here.settings.test_channels]
-
-
-async def _known_agent(here: Services, agent_id: str) -> None:
-    if await agents.get(here.db, agent_id) is None:
-        raise AgentNotFound(f"there is no agent {agent_id}")
 
 
 def _check(
