@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from stratus.domain.values import Message, Part, ResultOutcome, ToolCallPart, ToolResultPart
+
+R = TypeVar("R")
 
 INTERRUPTED = "This call was interrupted; whether it had any effect is not known."
 
@@ -16,20 +18,29 @@ def repaired(messages: Sequence[Message]) -> list[Message]:
     Providers refuse a request in which a call has no answer in the very next message, or an answer has no call, and would refuse every later
     request of the session too (reliability.md D8).
     """
-    good: list[Message] = []
+    return [message for _, message in repaired_by_run([(None, message) for message in messages], working=False)]
+
+
+def repaired_by_run(said: Sequence[tuple[R, Message]], *, working: bool) -> list[tuple[R, Message]]:
+    """The same with the run that each message belongs to; an answer that is put in belongs to the run of its calls.
+
+    `working` says that the calls of the very last message are being carried out: those are not answered for it.
+    """
+    good: list[tuple[R, Message]] = []
     open_calls: list[ToolCallPart] = []
-    for message in messages:
+    for run, message in said:
         if open_calls:
-            good.append(_answers(open_calls, message))
+            answer = _answers(open_calls, message)
+            good.append((run if message.role == "tool" else good[-1][0], answer))
             open_calls = []
             if message.role == "tool":
                 continue
         if message.role == "tool":
             continue
-        good.append(message)
+        good.append((run, message))
         open_calls = message.calls() if message.role == "assistant" else []
-    if open_calls:
-        good.append(_answers(open_calls, None))
+    if open_calls and not working:
+        good.append((good[-1][0], _answers(open_calls, None)))
     return good
 
 
@@ -39,7 +50,8 @@ def _answers(calls: Sequence[ToolCallPart], following: Message | None) -> Messag
         for part in following.parts:
             if isinstance(part, ToolResultPart):
                 given.setdefault(part.call_id, part)
-    return Message(role="tool", parts=[given.get(call.call_id) or interrupted(call) for call in calls])
+    parts = [given.get(call.call_id) or interrupted(call) for call in calls]
+    return following if following is not None and list(following.parts) == parts else Message(role="tool", parts=parts)
 
 
 def interrupted(call: ToolCallPart) -> ToolResultPart:

@@ -19,6 +19,7 @@ from stratus.domain.agent import AgentDefinition
 from stratus.domain.chain import PlannedOp, notice, reply_chain
 from stratus.domain.errors import CancelAsked, DatabaseAway, LeaseLost, NotApproved
 from stratus.domain.event import NewEvent
+from stratus.domain.history import repaired_by_run
 from stratus.domain.run import RunEvent
 from stratus.domain.turn import (
     TURN,
@@ -47,6 +48,7 @@ from stratus.store.database import Database
 from stratus.store.execution import spent
 from stratus.store.park import asks_at
 from stratus.store.plan import NewOp, addressed
+from stratus.store.repair import repair
 from stratus.store.run import ClaimedRun, Ending
 from stratus.store.tool_call import StoredCall, calls_of
 
@@ -102,8 +104,7 @@ class Turn:
         self.claimed = claimed
         self.deadline = deadline
         self._with = tools
-        self._history = [message for _, message in history]
-        self._said = [message for run_id, message in history if run_id == claimed.lease.run_id]
+        self._take_history(history)
         self._usage = Usage()
         self._state = TurnState.REQUESTING
         self._calls: Calls | None = None
@@ -170,6 +171,7 @@ class Turn:
     async def _steps(self) -> Message | None:
         """Step after step until the answer; None when the turn has parked."""
         agent = self._agent()
+        await self._mend_history()
         async with self._with.toolsets.open(agent) as opened:
             tools = {tool.spec.name: tool for tool in opened}
             rules = AgentRules(agent, tools, self.claimed)
@@ -191,6 +193,18 @@ class Turn:
                 if message is not None:
                     self._history.append(message)
                     self._said.append(message)
+
+    async def _mend_history(self) -> None:
+        """Put right, once and for all, what a fault has left in the history: a provider would refuse it again and again."""
+        working = bool(self._said) and self._history[-1] is self._said[-1]
+        told = [(None, message) for message in self._history]
+        if repaired_by_run(told, working=working) != told:
+            log.warning("history.repaired", run=str(self.claimed.run), session=self.claimed.lease.session_id)
+            self._take_history(await repair(self._with.db, self.claimed.lease, working=working))
+
+    def _take_history(self, told: Sequence[tuple[int, Message]]) -> None:
+        self._history = [message for _, message in told]
+        self._said = [message for run_id, message in told if run_id == self.claimed.lease.run_id]
 
     async def _ask(self, agent: AgentDefinition, rules: AgentRules, calls: Calls) -> Message:
         number = 1 + sum(message.role == "assistant" for message in self._said)

@@ -76,7 +76,7 @@ async def write_log(connection: Connection, writes: Sequence[LogWrite]) -> list[
         [n for _, n, _ in messages],
         [message.role for _, _, message in messages],
         [encode(PARTS.dump_python(list(message.parts), mode="json")) for _, _, message in messages],
-        [encode(_call_ids(message)) for _, _, message in messages],
+        [encode(call_ids(message)) for _, _, message in messages],
     )
     return [row["event_seq"] for row in rows]
 
@@ -90,5 +90,6 @@ def encode(value: object) -> str:
     return orjson.dumps(clean_json(value)).decode() if "\\u0000" in text else text
 
 
-def _call_ids(message: Message) -> list[str]:
+def call_ids(message: Message) -> list[str]:
+    """Ids of the calls that a message makes or answers."""
     return [part.call_id for part in message.parts if isinstance(part, (ToolCallPart, ToolResultPart))]

@@ -36,7 +36,7 @@ async def prepare(stage: Stage) -> None:
         "boss",
         model="fake",
         tools=["ledger_*", "delegate"],
-        approve=[],
+        approve=["ledger_gated"],
         delegates=["helper"],
     )
     await stage.add_agent("helper", model="fake")
