@@ -109,6 +109,24 @@ class Busy(Rejected):
     code = "busy"
 
 
+class AlreadyDecided(Rejected):
+    """Somebody else was first, or the turn is over."""
+
+    code = "already_decided"
+
+
+class ApprovalExpired(Rejected):
+    """The question's time is over."""
+
+    code = "approval_expired"
+
+
+class ArgumentsDiffer(Rejected):
+    """What would be called is not what the decider was shown."""
+
+    code = "arguments_changed"
+
+
 class IllegalTransition(Broken):
     """A state machine has no such move."""
 

@@ -1,8 +1,9 @@
-"""Takes up waiting runs for which nothing is open any more; on any replica, woken by a hint."""
+"""Ends questions whose time is over, and takes up waiting runs for which nothing is open any more; on any replica, woken by a hint."""
 
 from __future__ import annotations
 
 from stratus.store.database import Database
+from stratus.store.decision import expire
 from stratus.store.hints import Hints
 from stratus.store.waiting import resume_ready
 
@@ -18,9 +19,10 @@ class Waiting:
 
     async def step(self) -> bool:
         """True when there may be more."""
+        expired = await expire(self._db, BATCH)
         resumed = await resume_ready(self._db, BATCH)
-        if resumed:
-            self._hints.send("runs")
-        for session_id in resumed:
+        for session_id in {*expired, *resumed}:
             self._hints.send("session", session_id)
-        return len(resumed) >= BATCH
+        if expired or resumed:
+            self._hints.send("runs")
+        return max(len(expired), len(resumed)) >= BATCH

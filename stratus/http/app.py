@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from stratus.http import (
     agents,
+    approvals,
     auth,
     channels,
     console,
@@ -24,7 +25,7 @@ from stratus.http import (
 from stratus.http.limits import Limits
 from stratus.http.services import Services
 
-_ROUTERS = (auth, messages, runs, sessions, agents, channels, outbox, schedules, tokens, hooks, operations)
+_ROUTERS = (auth, messages, runs, sessions, approvals, agents, channels, outbox, schedules, tokens, hooks, operations)
 
 
 def create_app(services: Services) -> FastAPI:

@@ -42,7 +42,12 @@ STATUS: dict[type[errors.StratusError], tuple[int, str]] = {
     errors.BadCursor: (400, "Malformed cursor"),
     errors.AgentMismatch: (409, "Another agent's session"),
     errors.Busy: (409, "Busy"),
+    errors.AlreadyDecided: (409, "Decided already"),
+    errors.ApprovalExpired: (410, "Too late"),
+    errors.ArgumentsDiffer: (409, "Arguments changed"),
     errors.IllegalTransition: (500, "Internal error"),
+    errors.CancelAsked: (409, "To be canceled"),
+    errors.NotApproved: (409, "Not approved"),
     errors.LeaseLost: (503, "Not available now"),
     errors.DatabaseAway: (503, "Database away"),
 }
