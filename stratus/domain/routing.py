@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +19,8 @@ HELP = """I pass your messages to an agent and bring back its answers.
 /new [agent] - start a new conversation
 /stop - stop the answer in the making, and drop what is queued
 /status - what is going on here
+/approve [code] - allow what I asked about
+/deny [code] [why] - do not allow it
 /agents - who can answer
 /agent NAME - start a new conversation with NAME
 /whoami - who you are to me, and whether I listen
@@ -74,9 +77,9 @@ class Refuse:
 
 Meaning = Speak | Obey | Ignore | Refuse
 
+_APPROVAL = re.compile("[0-9a-f]{32}")
 _SILENT = {
     "edit": "edits do not change what was asked",
-    "callback": "no question with buttons is open",
     "member": "membership changes need no answer",
     "migrate": "noted",
     "other": "this kind of event has no meaning here",
@@ -89,6 +92,8 @@ def meaning(event: Event, access: Access) -> Meaning:
         return Ignore("written by a bot")
     if event.kind in _SILENT:
         return Ignore(_SILENT[event.kind])
+    if event.kind == "callback":
+        return _tapped(event, access)
     if not event.direct and not event.addressed:
         return Ignore("not addressed to me")
     if event.command == "whoami":  # the one answer that everybody may have: it says why the others are refused
@@ -100,6 +105,14 @@ def meaning(event: Event, access: Access) -> Meaning:
     if not event.text.strip() and not event.attachments:
         return Ignore("empty")
     return Speak()
+
+
+def _tapped(event: Event, access: Access) -> Meaning:
+    """A button: what it sends back is ours (domain/approval.py) or has no meaning here."""
+    verdict, _, approval = (event.callback or "").partition(":")
+    if verdict not in ("approve", "deny") or not _APPROVAL.fullmatch(approval):
+        return Ignore("no button of ours")
+    return Obey(verdict, approval) if access.allows(event) else Refuse("not on this channel's list")
 
 
 def refusal(event: Event) -> str:

@@ -40,7 +40,7 @@ async def listing(
 @router.post("/{approval}")
 async def answer(approval: str, body: _Answer, here: Here, me: Me) -> dict[str, Any]:
     """Approve or deny. With `args_hash` only if the arguments are still those."""
-    by = Decider(me.principal.id, me.principal.role, me.principal.name, sees_all=me.principal.may_see_all)
+    by = Decider(me.principal.id, me.principal.role, me.principal.name, knows=me.principal.may_see_all)
     decided = await decision.decide(
         here.db, public_id(approval), body.decision, by, note=body.note, args_hash=body.args_hash
     )

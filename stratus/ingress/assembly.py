@@ -12,9 +12,10 @@ from stratus.domain.values import Actor, ReplyTo, RunInput
 from stratus.store import binding, inbox, session
 from stratus.store.binding import Binding
 from stratus.store.database import Connection
+from stratus.store.decision import Decider
 from stratus.store.inbox import ChannelFacts, ReadyEvent, Settled
 from stratus.store.plan import NewOp, addressed, plan
-from stratus.store.principal import identify
+from stratus.store.principal import by_id, identify
 from stratus.store.session import NewRun
 
 TITLE_CHARACTERS = 60
@@ -75,6 +76,12 @@ class Assembly:
     def owner(self, ready: ReadyEvent) -> int | None:
         """Who owns the chat's session: its one person, nobody in a group."""
         return self._principals.get(ready.event.sender.id) if ready.event.direct else None
+
+    async def decider(self, ready: ReadyEvent) -> Decider:
+        """The sender as one who decides."""
+        sender = ready.event.sender
+        found = await by_id(self.connection, self._principals[sender.id])
+        return Decider(found.id, found.role, sender.name or found.name, knows=True)  # it stands in their chat
 
     def settle(self, ready: ReadyEvent, state: InboxState, outcome: Mapping[str, Any]) -> None:
         """Say what became of an event."""

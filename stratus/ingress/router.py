@@ -21,6 +21,7 @@ from stratus.store.inbox import ReadyEvent
 from stratus.store.plan import addressed, plan
 
 BATCH = 200
+_ALONE = frozenset({"stop", "approve", "deny"})
 SORRY = "I could not take in a message of yours, and have put it aside. Later ones are not affected."
 
 log = structlog.get_logger(__name__)
@@ -145,20 +146,22 @@ async def _settle_batch(connection: Connection, channel_id: int, batch: Sequence
         return Routed(len(batch))
     places = [(one.event.chat, one.event.thread) for one in batch]
     assembly = Assembly(connection, channel, await binding.read(connection, channel_id, places))
-    judged = _one_stop_or_none([(one, meaning(one.event, assembly.access)) for one in batch])
+    judged = _alone_or_none([(one, meaning(one.event, assembly.access)) for one in batch])
     await assembly.learn_senders([one for one, _ in judged])
-    canceled = None
+    canceled, resumed = None, []
     for ready, verdict in judged:
         if isinstance(verdict, Obey):
-            canceled = await obey(assembly, ready, verdict)
+            answer = await obey(assembly, ready, verdict)
+            canceled = answer.stopped
+            resumed += [answer.resumed] if answer.resumed else []
         else:
             assembly.add(ready, verdict)
-    return Routed(len(judged), await assembly.commit(), canceled)
+    return Routed(len(judged), [*await assembly.commit(), *resumed], canceled)
 
 
-def _one_stop_or_none(judged: list[tuple[ReadyEvent, Meaning]]) -> list[tuple[ReadyEvent, Meaning]]:
-    """The part of a batch that one transaction may take: a stop goes alone, since it locks a lease's row before any session's."""
+def _alone_or_none(judged: list[tuple[ReadyEvent, Meaning]]) -> list[tuple[ReadyEvent, Meaning]]:
+    """The part of a batch that one transaction may take: what locks a lease's or a session's row before the others' goes alone."""
     for index, (_, verdict) in enumerate(judged):
-        if isinstance(verdict, Obey) and verdict.name == "stop":
+        if isinstance(verdict, Obey) and verdict.name in _ALONE:
             return judged[: index or 1]
     return judged

@@ -82,12 +82,12 @@ SELECT a.public_id, c.name FROM approval a JOIN family f ON f.id = a.run_id
 
 @dataclass(frozen=True)
 class Decider:
-    """Who decides: `principal_id` is the row's, `name` is shown to others; `sees_all` says that no session is hidden from them."""
+    """Who decides: `principal_id` is the row's, `name` is shown to others; `knows` says that the question is no secret to them."""
 
     principal_id: int
     role: str
     name: str
-    sees_all: bool = False
+    knows: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _allowed(row: Mapping[str, Any], by: Decider) -> None:
     approvers = Approvers.model_validate_json(row["approvers"])
     if approvers.may(by.principal_id, by.role):
         return
-    if by.sees_all or row["owner_id"] in (None, by.principal_id):
+    if by.knows or row["owner_id"] in (None, by.principal_id):
         raise Forbidden("you are not one of those who may decide this")
     raise NotFound("there is no such question, or it is not yours")
 

@@ -83,6 +83,8 @@ UPDATE access_token SET revoked_at = coalesce(revoked_at, clock_timestamp())
 
 _REVOKE_SECRET = "UPDATE access_token SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE hash = $1"
 
+_BY_ID = "SELECT id, public_id, name, role FROM principal WHERE id = $1"
+
 _KNOWN = """
 SELECT sender_key, principal_id FROM identity WHERE platform = $1 AND sender_key = ANY($2)
 """
@@ -205,6 +207,13 @@ async def identify(connection: Connection, platform: str, senders: Sequence[tupl
         rows = await connection.fetch(_MAKE_GUESTS, platform, strangers, [names[key] for key in strangers])
         found.update({row["sender_key"]: row["principal_id"] for row in rows})
     return found
+
+
+async def by_id(connection: Connection, principal_id: int) -> Principal:
+    """A principal that exists."""
+    row = await connection.fetchrow(_BY_ID, principal_id)
+    assert row is not None
+    return Principal(**dict(row))
 
 
 async def _known(connection: Connection, platform: str, names: Mapping[str, str]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from stratus.store.run import ClaimedRun
 from stratus.store.tool_call import NewCall
 from tests.store.world import rows, running
 
-OWNER = Decider(1, "owner", "Olga", sees_all=True)
+OWNER = Decider(1, "owner", "Olga", knows=True)
 ASKER = Decider(7, "guest", "Ann")
 STRANGER = Decider(8, "guest", "Bob")
 CALLS = ("a", "b")
