@@ -24,6 +24,7 @@ from stratus.delivery.manager import ChannelManager
 from stratus.delivery.terms import Doors, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Batcher, Chance, Clock, Failpoints, Ids, Loop
+from stratus.execution.family import FamilySweeper
 from stratus.execution.recorder import Recorder
 from stratus.execution.scheduler import Scheduler
 from stratus.execution.sweeper import Sweeper
@@ -189,6 +190,7 @@ class Replica:
         )
         sweeper = Sweeper(self._db, self._hints, doors.ids)
         waiting = Loop("waiting", Waiting(self._db, self._hints).step, min(1.0, settings.sweep))
+        family = Loop("family", FamilySweeper(self._db, self._hints).step, min(1.0, settings.sweep))
         router = Router(self._db, self._hints, doors.failpoints)
         self._keeper = LeaseKeeper(settings.dsn, self._timeouts, self._application, self._renewables())
         self._keeper.start()
@@ -203,6 +205,7 @@ class Replica:
             ("cancel", cancels),
             ("inbox", route),
             ("waiting", waiting),
+            ("family", family),
             ("schedules", schedules),
         ):
             self._hints.on(topic, partial(_wake, loop))
@@ -211,6 +214,7 @@ class Replica:
             Loop("watch", self._watch, min(0.25, settings.lease_ttl / 20)),
             Loop("sweeper", sweeper.step, settings.sweep),
             waiting,
+            family,
             Loop("heartbeat", self._heartbeat, _HEARTBEAT_SECONDS),
             *([self._claims, cancels, schedules] if settings.run_worker else []),
             self._tailer.loop,

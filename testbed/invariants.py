@@ -41,7 +41,16 @@ ALWAYS: Mapping[str, str] = {
         "SELECT session_id FROM message GROUP BY session_id, run_id HAVING max(position) - min(position) + 1 <> count(*)"
     ),
     "an inbox row makes one run": "SELECT inbox_id FROM agent_run WHERE inbox_id IS NOT NULL GROUP BY 1 HAVING count(*) > 1",
-    "a run asks its question once": ("SELECT run_id FROM message WHERE role = 'user' GROUP BY 1 HAVING count(*) > 1"),
+    "a run asks its question once, and once that of each run it took up": (
+        "SELECT m.run_id FROM message m WHERE m.role = 'user' GROUP BY 1 "
+        "HAVING count(*) <> 1 + (SELECT count(*) FROM agent_run r WHERE r.merged_into = m.run_id)"
+    ),
+    "a run is merged into one of its session, which tells it once": (
+        "SELECT r.id FROM agent_run r JOIN agent_run t ON t.id = r.merged_into WHERE t.session_id <> r.session_id "
+        "OR t.started_at IS NULL OR r.started_at IS NOT NULL OR t.finished_at < r.finished_at OR 1 <> ("
+        "SELECT count(*) FROM session_event e WHERE e.run_id = t.id AND e.kind = 'message.user' "
+        "AND e.payload ->> 'merged' = r.public_id::text)"
+    ),
     "unknown is never sent again by us": (
         "SELECT b.op_id FROM outbox_attempt a JOIN outbox_attempt b ON b.op_id = a.op_id AND b.attempt > a.attempt "
         "JOIN channel_outbox o ON o.id = a.op_id WHERE a.outcome = 'unknown' AND NOT coalesce(o.error, '{}') ? 'resolved_by'"

@@ -99,25 +99,28 @@ WITH ending AS (
            AS e(run_id, session_id, state, finish_token, error, usage, refund)
 ), ended AS (
     UPDATE agent_run r
-       SET state = e.state, finish_token = e.finish_token, error = e.error, usage = e.usage,
+       SET state = e.state, finish_token = e.finish_token, usage = e.usage,
+           -- Whoever asked it to end may have left the reason.
+           error = CASE WHEN e.state IN ('canceled', 'queued') THEN coalesce(e.error, r.error) ELSE e.error END,
            attempts = r.attempts - e.refund,
            -- One that was given back on purpose is nobody's; of one that was lost, the next claim tells so.
            worker_id = CASE WHEN e.refund = 1 THEN NULL ELSE r.worker_id END,
            runnable_at = CASE WHEN e.state = 'queued' THEN clock_timestamp() END,
            finished_at = CASE WHEN e.state <> 'queued' THEN clock_timestamp() END
       FROM ending e WHERE r.id = e.run_id AND r.state = 'running'
-    RETURNING r.id, r.session_id, r.state
+    RETURNING r.id, r.session_id, r.state, r.error
 ), gone AS (
     DELETE FROM session_execution x USING ended e WHERE x.run_id = e.id
 ), active AS (
     UPDATE session s SET active_at = clock_timestamp() FROM (SELECT DISTINCT session_id FROM ended) e WHERE s.id = e.session_id
 ), next AS (
     UPDATE agent_run r SET runnable_at = clock_timestamp()
-      FROM (SELECT DISTINCT ON (q.session_id) q.id FROM agent_run q JOIN ended e ON e.session_id = q.session_id AND e.state <> 'queued'
-             WHERE q.state = 'queued' ORDER BY q.session_id, q.turn) h
+      FROM (SELECT n.id FROM ended e CROSS JOIN LATERAL (
+                SELECT q.id FROM agent_run q WHERE q.session_id = e.session_id AND q.state = 'queued' ORDER BY q.turn LIMIT 1) n
+             WHERE e.state <> 'queued') h
      WHERE r.id = h.id
 )
-SELECT id FROM ended
+SELECT id, error FROM ended
 """
 
 _FINISHED_BY = "SELECT id, state, finish_token FROM agent_run WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
@@ -299,13 +302,14 @@ async def end_runs(connection: Connection, endings: Sequence[Ending]) -> None:
     if len(ended) != len(endings):
         raise LeaseLost("a run that is held was not running")
     await close_open(connection, [ending.lease.run_id for ending in endings if ending.event in _BREAKS_OFF])
+    errors = {row["id"]: None if row["error"] is None else RunError.model_validate_json(row["error"]) for row in ended}
     writes = [
         LogWrite(
             ending.lease.session_id,
             ending.lease.run_id,
             ending.run_seq,
             ending.attempt,
-            [*ending.events, *_terminal(ending, state)],
+            [*ending.events, *_terminal(ending, state, errors[ending.lease.run_id])],
             ending.messages,
         )
         for ending, state in zip(endings, states, strict=True)
@@ -325,12 +329,12 @@ def _flat(endings: Sequence[Ending]) -> list[NewOp]:
     return flat
 
 
-def _terminal(ending: Ending, state: RunState) -> list[NewEvent]:
+def _terminal(ending: Ending, state: RunState, error: RunError | None) -> list[NewEvent]:
     if state not in TERMINAL_EVENT:
         return []
     payload: dict[str, object] = {}
-    if ending.error is not None:
-        payload["error"] = {"code": ending.error.code, "message": ending.error.message}
+    if error is not None:
+        payload["error"] = {"code": error.code, "message": error.message}
     if ending.usage is not None:
         payload["usage"] = ending.usage.model_dump(mode="json")
     return [NewEvent(TERMINAL_EVENT[state], payload)]

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RUN, RunEvent, RunState
+from stratus.domain.values import RunError
 from stratus.store.closing import close_open
 from stratus.store.database import Connection, Database
 from stratus.store.log import LOCK_SESSIONS, LogWrite, write_log
 
-_LOCK_LEASE = "SELECT run_id FROM session_execution WHERE session_id = $1 FOR UPDATE"
+_LOCK_LEASES = "SELECT run_id FROM session_execution WHERE session_id = ANY($1) ORDER BY session_id FOR UPDATE"
 
 _OPEN = """
-SELECT r.id, r.state, r.claims, (SELECT coalesce(max(e.run_seq), 0) FROM session_event e WHERE e.run_id = r.id) AS run_seq
-  FROM agent_run r WHERE r.session_id = $1 AND r.state IN ('queued', 'running', 'waiting')
-   AND ($2::uuid IS NULL OR r.public_id = $2) ORDER BY r.turn
+SELECT r.id, r.session_id, r.state, r.claims, h.by,
+       (SELECT coalesce(max(e.run_seq), 0) FROM session_event e WHERE e.run_id = r.id) AS run_seq
+  FROM unnest($1::text[], $2::text[], $3::bigint[], $4::uuid[]) AS h(session_id, by, before, run)
+  JOIN agent_run r ON r.session_id = h.session_id
+ WHERE r.state IN ('queued', 'running', 'waiting') AND r.state = ANY($5)
+   AND (h.before IS NULL OR r.turn < h.before) AND (h.run IS NULL OR r.public_id = h.run)
+ ORDER BY r.session_id, r.turn
 """
 
+# Why it is asked is kept with the run: whoever ends it says it.
 _ASK = """
 WITH asked AS (
-    UPDATE agent_run SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()), cancel_by = coalesce(cancel_by, $2)
-     WHERE id = $1 AND state = 'running' RETURNING id
+    UPDATE agent_run r
+       SET cancel_requested_at = coalesce(r.cancel_requested_at, clock_timestamp()), cancel_by = coalesce(r.cancel_by, a.by),
+           error = CASE WHEN r.cancel_by IS NULL THEN $3::jsonb ELSE r.error END
+      FROM unnest($1::bigint[], $2::text[]) AS a(id, by) WHERE r.id = a.id AND r.state = 'running' RETURNING r.id
 )
 UPDATE session_execution x SET cancel_requested = true FROM asked a WHERE x.run_id = a.id
 """
@@ -30,15 +40,28 @@ UPDATE session_execution x SET cancel_requested = true FROM asked a WHERE x.run_
 _CANCEL = """
 WITH canceled AS (
     UPDATE agent_run r
-       SET state = 'canceled', runnable_at = NULL, finished_at = clock_timestamp(), cancel_requested_at = clock_timestamp(), cancel_by = $2
-     WHERE r.id = ANY($1) AND r.state = ANY($4) RETURNING r.id
+       SET state = 'canceled', runnable_at = NULL, finished_at = clock_timestamp(), cancel_requested_at = clock_timestamp(),
+           cancel_by = c.by, error = $4::jsonb
+      FROM unnest($1::bigint[], $2::text[]) AS c(id, by) WHERE r.id = c.id AND r.state = ANY($5) RETURNING r.id
 )
 UPDATE agent_run r SET runnable_at = clock_timestamp()
-  FROM (SELECT q.id, q.state FROM agent_run q
-         WHERE q.session_id = $3 AND q.state IN ('queued', 'running', 'waiting') AND q.id NOT IN (SELECT id FROM canceled)
-         ORDER BY q.turn LIMIT 1) h
+  FROM unnest($3::text[]) AS s(session_id)
+ CROSS JOIN LATERAL (
+       SELECT q.id, q.state FROM agent_run q
+        WHERE q.session_id = s.session_id AND q.state IN ('queued', 'running', 'waiting') AND q.id NOT IN (SELECT id FROM canceled)
+        ORDER BY q.turn LIMIT 1) h
  WHERE r.id = h.id AND h.state = 'queued' AND r.runnable_at IS NULL
 """
+
+
+@dataclass(frozen=True)
+class Halt:
+    """Whose turns are to end, and who says so: all of a session's, those before the turn number `before`, or only `run`."""
+
+    session_id: str
+    by: str
+    before: int | None = None
+    run: UUID | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +73,10 @@ class Stopped:
 
 
 async def stop(db: Database, session_id: str, by: str, *, queued: bool, run: UUID | None = None) -> Stopped:
-    """Ask the running turn to end, and cancel what is queued or waits (`queued` False spares the queue). One run only with `run`."""
+    """Ask the running turn to end, and cancel what is queued or waits (`queued` False spares the queue). One run only with `run`.
+
+    What the canceled turns delegated is canceled after this, by `store/family.py`.
+    """
 
     async def work(connection: Connection) -> Stopped:
         return await stop_in(connection, session_id, by, queued=queued, run=run)
@@ -59,22 +85,68 @@ async def stop(db: Database, session_id: str, by: str, *, queued: bool, run: UUI
 
 
 async def stop_in(
-    connection: Connection, session_id: str, by: str, *, queued: bool, run: UUID | None = None
+    connection: Connection,
+    session_id: str,
+    by: str,
+    *,
+    queued: bool,
+    run: UUID | None = None,
+    error: RunError | None = None,
 ) -> Stopped:
-    """The stop itself, for a caller whose transaction holds no session's lock yet (the lease's row comes first)."""
-    await connection.execute(_LOCK_LEASE, session_id)
+    """The stop itself, for a caller whose transaction holds no session's lock yet (the lease's row comes first).
+
+    `error` says why, where it is not a person's wish: the runs end with it.
+    """
+    await lock_leases(connection, [session_id])
     await connection.fetch(LOCK_SESSIONS, [session_id])
-    rows = await connection.fetch(_OPEN, session_id, run)
-    running = [row for row in rows if row["state"] == "running"]
-    others = [row for row in rows if row["state"] == "waiting" or (row["state"] == "queued" and queued)]
-    for row in running:  # at most one: a unique index says so
-        await connection.execute(_ASK, row["id"], by)
+    return await halt(connection, [Halt(session_id, by, run=run)], queued=queued, error=error)
+
+
+async def lock_leases(connection: Connection, session_ids: Sequence[str]) -> None:
+    """Lock the lease rows of those of the sessions that have one, in order; a session without one gets none while its own row is locked."""
+    await connection.fetch(_LOCK_LEASES, sorted(set(session_ids)))
+
+
+async def halt(
+    connection: Connection, halts: Sequence[Halt], *, queued: bool, error: RunError | None = None
+) -> Stopped:
+    """End open runs, for a caller that holds the leases' and the sessions' rows. At most one halt for a session."""
+    states = [RunState.RUNNING, RunState.WAITING, *([RunState.QUEUED] if queued else [])]
+    rows = await connection.fetch(
+        _OPEN,
+        [one.session_id for one in halts],
+        [one.by for one in halts],
+        [one.before for one in halts],
+        [one.run for one in halts],
+        [str(state) for state in states],
+    )
+    why = None if error is None else error.model_dump_json()
+    running = [row for row in rows if row["state"] == RunState.RUNNING]
+    others = [row for row in rows if row["state"] != RunState.RUNNING]
+    if running:
+        await connection.execute(_ASK, [row["id"] for row in running], [row["by"] for row in running], why)
     if others:
-        sources = [state for state in RUN.sources(RunEvent.CANCEL) if state != RunState.RUNNING]
-        await connection.execute(_CANCEL, [row["id"] for row in others], by, session_id, sources)
-        await close_open(connection, [row["id"] for row in others])
-        event = NewEvent("run.canceled", {"by": by})
-        await write_log(
-            connection, [LogWrite(session_id, row["id"], row["run_seq"], row["claims"], [event]) for row in others]
-        )
+        await _cancel(connection, others, why, error)
     return Stopped(bool(running), len(others))
+
+
+async def _cancel(
+    connection: Connection, rows: Sequence[Mapping[str, Any]], why: str | None, error: RunError | None
+) -> None:
+    ids = [row["id"] for row in rows]
+    sources = [state for state in RUN.sources(RunEvent.CANCEL) if state != RunState.RUNNING]
+    sessions = sorted({row["session_id"] for row in rows})
+    await connection.execute(_CANCEL, ids, [row["by"] for row in rows], sessions, why, sources)
+    await close_open(connection, ids)
+    told = {} if error is None else {"error": {"code": error.code, "message": error.message}}
+    writes = [
+        LogWrite(
+            row["session_id"],
+            row["id"],
+            row["run_seq"],
+            row["claims"],
+            [NewEvent("run.canceled", {"by": row["by"], **told})],
+        )
+        for row in rows
+    ]
+    await write_log(connection, writes)

@@ -36,7 +36,11 @@ SEEDS = {
     "history is contiguous": "UPDATE message SET position = 99 WHERE session_id = 's1' AND position = 1",
     "turns do not interleave in history": "UPDATE message SET run_id = (SELECT min(run_id) FROM message) WHERE session_id = 's1' AND position = 4",
     "an inbox row makes one run": "UPDATE agent_run SET inbox_id = 1",
-    "a run asks its question once": "UPDATE message SET role = 'user'",
+    "a run asks its question once, and once that of each run it took up": "UPDATE message SET role = 'user'",
+    "a run is merged into one of its session, which tells it once": (
+        "UPDATE agent_run SET state = 'merged', merged_into = (SELECT min(id) FROM agent_run WHERE session_id = 's1') "
+        "WHERE session_id = 's1' AND turn = 2"
+    ),
     "unknown is never sent again by us": (
         "INSERT INTO outbox_attempt (op_id, attempt, token, runtime_token, holder, replica, outcome, ended_at) "
         "SELECT id, n, gen_random_uuid(), 1, gen_random_uuid(), 'r', 'unknown', clock_timestamp() "
