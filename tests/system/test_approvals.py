@@ -37,7 +37,7 @@ class Rig:
         def prompts() -> list[dict[str, Any]]:
             return [one for one in self.stage.platform.log if one["kind"] == "approval_prompt"]
 
-        await eventually(lambda: len(prompts()) >= count, what=f"{count} prompts in the chat")
+        await eventually(lambda: len(prompts()) >= count, timeout=25, what=f"{count} prompts in the chat")
         return prompts()
 
     async def tap(self, prompt: dict[str, Any], button: int, **fields: Any) -> None:
@@ -46,7 +46,7 @@ class Rig:
 
     async def told(self, text: str) -> None:
         """Wait until somebody was told this."""
-        await eventually(lambda: any(text in one for one in self.stage.sent()), what=f"{text!r} was said")
+        await eventually(lambda: any(text in one for one in self.stage.sent()), timeout=25, what=f"{text!r} was said")
 
     def acted(self) -> int:
         """How often the gated tool has acted."""
