@@ -46,11 +46,25 @@ class Logged:
 
 @dataclass(frozen=True)
 class _Pace:
-    """How an answer comes: characters in a delta, seconds before each, and what goes wrong on the way."""
+    """How an answer comes: characters in a delta, seconds before each, and what goes wrong on the way, and where.
+
+    `at`: "open" (nothing is sent but the header), "start" (before the first delta), "middle", "end" (after the last delta).
+    """
 
     chunk: int = _CHUNK
     delay: float = 0
     fault: str = ""
+    at: str = ""
+    status: int = 529
+
+    @classmethod
+    def broken(cls, fault: Fault) -> _Pace:
+        """As the fault wants it: a cut comes in the middle, all else at the start, if it does not say."""
+        detail = fault.detail
+        if fault.answer == "trickle":
+            return cls(1, float(detail.get("delay", _TRICKLE_SECONDS)))
+        at = detail.get("at", "middle" if fault.answer == "cut" else "start")
+        return cls(int(detail.get("chunk", _CHUNK)), 0, str(fault.answer), str(at), int(detail.get("status", 529)))
 
 
 class FakeModel:
@@ -85,7 +99,11 @@ class FakeModel:
         self.scripts.append(Script(match, [Turn.read(turn) for turn in turns], chunk, delay))
 
     def fault(self, answer: int | str, match: str = "", **options: Any) -> Fault:
-        """Answers the next `times` matching calls wrongly: a status, "context", "cut", "trickle" or "silence"."""
+        """Answers the next `times` matching calls wrongly: a status, "context", "cut", "error", "trickle" or "silence".
+
+        "cut" (the connection), "silence" and "error" (an event in the stream, `detail={"status": 529}`) come in the middle of the stream:
+        `detail={"at": "open" | "start" | "middle" | "end"}`.
+        """
         return self.controls.fault(_matching(match), answer, **options)
 
     def gate(self, name: str, match: str = "") -> Gate:
@@ -114,11 +132,10 @@ class FakeModel:
         turn, pace = self._turn(logged.call)
         if fault is not None:
             logged.outcome = str(fault.answer)
-            slow = float(fault.detail.get("delay", _TRICKLE_SECONDS))
-            pace = _Pace(1, slow) if fault.answer == "trickle" else _Pace(fault=str(fault.answer))
+            pace = _Pace.broken(fault)
         answer = Answer(logged.call, turn, logged.number, pace.chunk)
         if logged.call.stream:
-            frames = list(wire.frames(answer))
+            frames = _spoiled(wire, answer, pace) if pace.fault else list(wire.frames(answer))
             return StreamingResponse(_paced(frames, pace, logged, request), media_type="text/event-stream")
         if pace.fault:
             return Reset() if pace.fault == "cut" else Silence()
@@ -185,21 +202,28 @@ def _refusal(wire: Wire, logged: Logged, fault: Fault | None) -> Response | None
     return None
 
 
+def _spoiled(wire: Wire, answer: Answer, pace: _Pace) -> list[Frame]:
+    """The frames up to the fault, which an error event tells itself."""
+    frames = list(wire.frames(answer))
+    deltas = [index for index, frame in enumerate(frames) if frame.delta]
+    places = {"open": 0, "start": deltas[0], "middle": deltas[len(deltas) // 2], "end": deltas[-1] + 1}
+    return [
+        *frames[: places[pace.at]],
+        *([wire.failing(answer, pace.status, "ordered by the test")] if pace.fault == "error" else []),
+    ]
+
+
 async def _paced(frames: list[Frame], pace: _Pace, logged: Logged, request: Request) -> AsyncIterator[bytes]:
-    half = sum(frame.delta for frame in frames) // 2 + 1
-    deltas = 0
     logged.outcome = "left"
     try:
         for frame in frames:
-            deltas += frame.delta
-            if pace.fault == "cut" and deltas == half:
-                reset_client(request.scope)
-                return
-            if pace.fault == "silence" and deltas:
-                await asyncio.Event().wait()
             if frame.delta:
                 await asyncio.sleep(pace.delay)
             yield frame.data
+        if pace.fault == "cut":
+            reset_client(request.scope)
+        elif pace.fault == "silence":
+            await asyncio.Event().wait()
         logged.outcome = "answered"
     finally:
         if pace.fault:

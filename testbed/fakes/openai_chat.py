@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from testbed.fakes.turns import Call
-from testbed.fakes.wires import Answer, Body, Frame, sse, text_of, unpaired
+from testbed.fakes.wires import Answer, Body, Frame, malformed, sse, text_of, unpaired
 
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 529: "overloaded"}
 
@@ -67,10 +67,13 @@ class ChatCompletions:
             for piece in answer.pieces(call["function"]["arguments"]):
                 yield _chunk(answer, {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}, delta=True)
         yield _chunk(answer, {}, finish=_finish(answer))
-        if (answer.call.body.get("stream_options") or {}).get("include_usage"):
+        if answer.turn.counted and (answer.call.body.get("stream_options") or {}).get("include_usage"):
             head = _chat_head(answer, "chat.completion.chunk")
             yield sse({**head, "choices": [], "usage": _chat_usage(answer)})
         yield sse("[DONE]")
+
+    def failing(self, answer: Answer, status: int, message: str) -> Frame:
+        return sse(openai_error(status, False, message))
 
     def error(self, status: int, context: bool, message: str) -> dict[str, Any]:
         return openai_error(status, context, message)
@@ -80,9 +83,10 @@ def _chat_head(answer: Answer, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{answer.number}", "object": kind, "created": 1, "model": answer.call.model}
 
 
-def _chat_usage(answer: Answer) -> dict[str, int]:
+def _chat_usage(answer: Answer) -> dict[str, Any]:
     incoming, outgoing = answer.input_tokens, answer.output_tokens
-    return {"prompt_tokens": incoming, "completion_tokens": outgoing, "total_tokens": incoming + outgoing}
+    details = {"prompt_tokens_details": {"cached_tokens": answer.cached_tokens}}
+    return {"prompt_tokens": incoming, "completion_tokens": outgoing, "total_tokens": incoming + outgoing, **details}
 
 
 def _chat_calls(answer: Answer) -> list[dict[str, Any]]:
@@ -111,4 +115,8 @@ def _chat_problem(messages: list[dict[str, Any]]) -> str | None:
         if (problem := unpaired(called, answered)) is not None:
             return problem
         called, answered = [call["id"] for call in message.get("tool_calls") or ()], []
+        if (problem := malformed(called, ".{1,40}")) is not None:
+            return problem
+        if not message.get("content") and not called:
+            return f"messages with role {message['role']!r} must have content or tool calls"
     return unpaired(called, answered)

@@ -11,8 +11,10 @@ from typing import Any
 
 from testbed.fakes.openai_chat import openai_error
 from testbed.fakes.turns import Call
-from testbed.fakes.wires import Answer, Body, Frame, sse, text_of, unpaired
+from testbed.fakes.wires import Answer, Body, Frame, malformed, sse, text_of, unpaired
 
+_SEALED, _SEAL = "reasoning.encrypted_content", "fake-sealed-reasoning"
+_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 _HOLLOW: dict[str, dict[str, Any]] = {
     "message": {"content": []},
     "reasoning": {"summary": []},
@@ -30,8 +32,6 @@ class Responses:
         everything = [{"role": "user", "content": given}] if isinstance(given, str) else given
         items = [item for item in everything if item.get("role") not in ("system", "developer")]
         system = [text_of(item["content"]) for item in everything if item.get("role") in ("system", "developer")]
-        called = [item["call_id"] for item in items if item.get("type") == "function_call"]
-        answered = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
         return Call(
             wire=self.name,
             model=body["model"],
@@ -40,7 +40,7 @@ class Responses:
             user_texts=tuple(text_of(item["content"]) for item in items if item.get("role") == "user"),
             messages=len(items),
             tools=tuple(tool["name"] for tool in body.get("tools", ()) if "name" in tool),
-            problem=unpaired(called, answered),
+            problem=_problem(items),
             body=body,
         )
 
@@ -54,7 +54,7 @@ class Responses:
                 "input_tokens": incoming,
                 "output_tokens": outgoing,
                 "total_tokens": incoming + outgoing,
-                "input_tokens_details": {"cached_tokens": 0},
+                "input_tokens_details": {"cached_tokens": answer.cached_tokens},
                 "output_tokens_details": {"reasoning_tokens": len(answer.turn.thinking) // 4},
             },
         }
@@ -76,6 +76,12 @@ class Responses:
             yield event("response.output_item.done", output_index=index, item=item)
         yield event("response.completed", response=self.whole(answer))
 
+    def failing(self, answer: Answer, status: int, message: str) -> Frame:
+        code = {429: "rate_limit_exceeded", 529: "server_is_overloaded"}.get(status, "server_error")
+        failed = {**_response(answer), "status": "failed", "error": {"code": code, "message": message}}
+        event = {"type": "response.failed", "sequence_number": 9_999, "response": failed}
+        return sse(event, event="response.failed")
+
     def error(self, status: int, context: bool, message: str) -> dict[str, Any]:
         return openai_error(status, context, message)
 
@@ -89,7 +95,8 @@ def _items(answer: Answer) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     if answer.turn.thinking:
         summary = [{"type": "summary_text", "text": answer.turn.thinking}]
-        items.append({"id": f"rs_{answer.number}", "type": "reasoning", "summary": summary})
+        sealed = {"encrypted_content": _SEAL} if _SEALED in (answer.call.body.get("include") or ()) else {}
+        items.append({"id": f"rs_{answer.number}", "type": "reasoning", "summary": summary, **sealed})
     if answer.turn.text:
         part = {"type": "output_text", "text": answer.turn.text, "annotations": [], "logprobs": []}
         message = {"id": f"msg_{answer.number}", "type": "message", "role": "assistant", "content": [part]}
@@ -120,3 +127,40 @@ def _item_events(answer: Answer, item: dict[str, Any]) -> Iterator[tuple[str, bo
         for piece in answer.pieces(item["arguments"]):
             yield "function_call_arguments.delta", True, {"delta": piece}
         yield "function_call_arguments.done", False, {"arguments": item["arguments"], "name": item["name"]}
+
+
+def _problem(items: list[dict[str, Any]]) -> str | None:
+    called: list[str] = []
+    answered: list[str] = []
+    for at, item in enumerate(items):
+        kind = item.get("type", "message")
+        if kind == "function_call":
+            called.append(item["call_id"])
+        elif kind == "function_call_output":
+            answered.append(item["call_id"])
+            if item["call_id"] not in called:
+                return f"No tool call found for function call output with call_id {item['call_id']}"
+        elif kind == "message" and item.get("role") == "user" and set(called) - set(answered):
+            return unpaired(called, answered)
+        if (problem := _refused(item, kind, items[at + 1 :])) is not None:
+            return problem
+    return unpaired(called, answered) or malformed(called, ".{1,64}")
+
+
+def _refused(item: dict[str, Any], kind: str, following: list[dict[str, Any]]) -> str | None:
+    """What is wrong with an item by itself: its id, a message without content, reasoning without its seal or without what it led to."""
+    prefix = _PREFIXES.get(kind)
+    if prefix is not None and not str(item.get("id") or prefix).startswith(prefix):
+        return f"Invalid id {item['id']!r}. Expected an ID that begins with {prefix!r}"
+    if kind == "message" and not item.get("content"):
+        return "a message has no content"
+    if kind == "reasoning":
+        if item.get("encrypted_content") != _SEAL:
+            return f"Item with id {item.get('id')!r} not found. Items are not persisted when `store` is set to false"
+        led_to = following[0].get("type", "message") if following else ""
+        if led_to not in ("reasoning", "function_call") and (led_to, following[:1] and following[0].get("role")) != (
+            "message",
+            "assistant",
+        ):
+            return f"Item {item.get('id')!r} of type 'reasoning' was provided without its required following item"
+    return None

@@ -44,17 +44,24 @@ class ToolUse:
 
 @dataclass(frozen=True)
 class Turn:
-    """One response of the model: thinking, then text, then tool calls; each may be missing."""
+    """One response of the model: thinking, then text, then tool calls; each may be missing.
+
+    `cached` input tokens are reported as read from the provider's cache; with `counted` off, no usage is reported at all.
+    """
 
     thinking: str = ""
     text: str = ""
     tools: tuple[ToolUse, ...] = ()
+    cached: int = 0
+    counted: bool = True
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Turn:
-        """From `{"thinking"?, "text"?, "tool"? or "tools"?: [...]}`; a tool is `{"name", "args"?, "id"?}`."""
+        """From `{"thinking"?, "text"?, "tool"? or "tools"?: [...], "cached"?, "counted"?}`; a tool is `{"name", "args"?, "id"?}`."""
         tools = [*([value["tool"]] if "tool" in value else []), *value.get("tools", ())]
-        return cls(value.get("thinking", ""), value.get("text", ""), tuple(_tool(tool) for tool in tools))
+        called = tuple(_tool(tool) for tool in tools)
+        counts = {name: value[name] for name in ("cached", "counted") if name in value}
+        return cls(value.get("thinking", ""), value.get("text", ""), called, **counts)
 
 
 @dataclass

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +26,11 @@ class Answer:
     def input_tokens(self) -> int:
         """About four characters a token, over the whole request."""
         return len(json.dumps(self.call.body)) // 4
+
+    @property
+    def cached_tokens(self) -> int:
+        """Those of the input that the turn says came from the provider's cache."""
+        return min(self.turn.cached, self.input_tokens)
 
     @property
     def output_tokens(self) -> int:
@@ -67,6 +73,9 @@ class Wire(Protocol):
     def error(self, status: int, context: bool, message: str) -> dict[str, Any]:
         """The body of an error; `context`: the prompt is too long."""
 
+    def failing(self, answer: Answer, status: int, message: str) -> Frame:
+        """The same error as an event inside a stream."""
+
 
 def sse(data: Mapping[str, Any] | str, *, event: str | None = None, delta: bool = False) -> Frame:
     """A server-sent event with JSON (or plain) data."""
@@ -82,11 +91,19 @@ def text_of(content: Any, kinds: tuple[str, ...] = ("text", "input_text")) -> st
     return "\n".join(part["text"] for part in content or () if part.get("type") in kinds)
 
 
-def unpaired(called: Iterable[str], answered: Iterable[str]) -> str | None:
+def unpaired(called: Sequence[str], answered: Sequence[str]) -> str | None:
     """What is wrong with a set of tool calls and the results that must follow them."""
+    if len(set(called)) != len(called) or len(set(answered)) != len(answered):
+        return f"tool call ids are not unique: {', '.join(sorted([*called, *answered]))}"
     missing, orphaned = set(called) - set(answered), set(answered) - set(called)
     if missing:
         return f"tool calls without a result: {', '.join(sorted(missing))}"
     if orphaned:
         return f"tool results without a call: {', '.join(sorted(orphaned))}"
     return None
+
+
+def malformed(ids: Iterable[str], pattern: str) -> str | None:
+    """Which id a provider would not take."""
+    bad = [call_id for call_id in ids if not re.fullmatch(pattern, call_id)]
+    return f"tool call id {bad[0]!r} does not match {pattern}" if bad else None

@@ -167,21 +167,74 @@ async def test_a_trickle_is_slow_and_complete(fake: tuple[FakeModel, str], wire:
     assert (await ask(wire, url, "good day"))[0] == "echo: good day"
 
 
-@EVERY_WIRE
-async def test_history_that_a_provider_refuses_is_refused(fake: tuple[FakeModel, str], wire: str) -> None:
-    _, url = fake
-    call: dict[str, Any] = {"type": "function", "function": {"name": "add", "arguments": "{}"}, "id": "c1"}
-    used = {"type": "tool_use", "id": "c1", "name": "add", "input": {}}
-    wanted: dict[str, tuple[str, dict[str, Any]]] = {
-        "anthropic": ("messages", {"messages": [{"role": "assistant", "content": [used]}]}),
-        "openai-chat": ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [call]}]}),
-        "openai-responses": ("responses", {"input": [{"type": "function_call", "call_id": "c1", "name": "add"}]}),
-    }
-    path, body = wanted[wire]
+def anthropic_says(*blocks: dict[str, Any], role: str = "assistant") -> dict[str, Any]:
+    return {"role": role, "content": list(blocks)}
+
+
+USE = {"type": "tool_use", "id": "c1", "name": "add", "input": {}}
+GIVE = {"type": "tool_result", "tool_use_id": "c1", "content": "5"}
+TEXT = {"type": "text", "text": "hm"}
+ASK = anthropic_says(TEXT, role="user")
+CALL = {"type": "function", "function": {"name": "add", "arguments": "{}"}, "id": "c1"}
+CALLS = {"role": "assistant", "tool_calls": [CALL]}
+TOOL = {"role": "tool", "tool_call_id": "c1", "content": "5"}
+FUNCTION = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "5"}
+REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "fake-sealed-reasoning"}
+HI = {"role": "user", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("wire", "history", "said"),
+    [
+        ("anthropic", [ASK, anthropic_says(USE)], "without a result: c1"),
+        ("anthropic", [ASK, anthropic_says(USE), ASK], "without a result: c1"),
+        ("anthropic", [anthropic_says(GIVE, role="user")], "without a call: c1"),
+        ("anthropic", [anthropic_says(TEXT), ASK], "first message must use the user role"),
+        ("anthropic", [ASK, anthropic_says(USE), anthropic_says(TEXT, GIVE, role="user")], "must come first"),
+        ("anthropic", [ASK, anthropic_says(USE), anthropic_says(GIVE, GIVE, role="user")], "not unique"),
+        ("anthropic", [ASK, *[anthropic_says(USE), anthropic_says(GIVE, role="user")] * 2], "must be unique"),
+        ("anthropic", [ASK, anthropic_says({**USE, "id": "c1~2"})], "c1~2"),
+        ("anthropic", [ASK, anthropic_says({"type": "text", "text": " "}), ASK], "non-empty"),
+        ("anthropic", [ASK, anthropic_says({"type": "thinking", "thinking": "x", "signature": "y"})], "signature"),
+        ("anthropic", [ASK, anthropic_says(USE, GIVE)], "without a call: c1"),
+        ("openai-chat", [HI, CALLS], "without a result: c1"),
+        ("openai-chat", [HI, CALLS, HI, TOOL], "without a result: c1"),
+        ("openai-chat", [HI, TOOL], "without a call: c1"),
+        ("openai-chat", [HI, {"role": "assistant", "tool_calls": [{**CALL, "id": "c" * 41}]}], "does not match"),
+        ("openai-chat", [HI, {"role": "assistant", "content": None}], "must have content"),
+        ("openai-responses", [HI, FUNCTION], "without a result: c1"),
+        ("openai-responses", [HI, OUTPUT, FUNCTION], "No tool call found"),
+        ("openai-responses", [HI, FUNCTION, HI, OUTPUT], "without a result: c1"),
+        ("openai-responses", [HI, {**FUNCTION, "id": "c1"}, OUTPUT], "begins with 'fc_'"),
+        ("openai-responses", [HI, {**REASONING, "encrypted_content": "other"}, FUNCTION, OUTPUT], "not persisted"),
+        ("openai-responses", [HI, REASONING, HI], "required following item"),
+        ("openai-responses", [HI, {"role": "assistant", "content": []}], "no content"),
+    ],
+)
+async def test_history_that_a_provider_refuses_is_refused(
+    fake: tuple[FakeModel, str], wire: str, history: list[dict[str, Any]], said: str
+) -> None:
+    path = {"anthropic": "messages", "openai-chat": "chat/completions", "openai-responses": "responses"}[wire]
+    field = "input" if wire == "openai-responses" else "messages"
     async with httpx.AsyncClient(trust_env=False, headers={"authorization": "Bearer k"}) as client:
-        answer = await client.post(f"{url}/v1/{path}", json={"model": "m", **body})
+        answer = await client.post(f"{fake[1]}/v1/{path}", json={"model": "m", field: history})
     assert answer.status_code == 400
-    assert "c1" in answer.json()["error"]["message"]
+    assert said in answer.json()["error"]["message"]
+
+
+@EVERY_WIRE
+@pytest.mark.parametrize(
+    ("status", "error"), [(529, ModelOverloadedError), (429, ModelRateLimitError), (500, ModelServerError)]
+)
+@pytest.mark.parametrize("at", ["start", "middle", "end"])
+async def test_an_error_inside_a_stream_is_what_the_sdk_takes_it_for(
+    fake: tuple[FakeModel, str], wire: str, status: int, error: type[ModelAPIError], at: str
+) -> None:
+    fake[0].fault("error", detail={"status": status, "at": at})
+    with pytest.raises(error) as caught:
+        await ask(wire, fake[1], "good day")
+    assert caught.value.in_stream
 
 
 async def test_a_gate_holds_the_matching_call_until_it_is_released(fake: tuple[FakeModel, str]) -> None:
