@@ -173,6 +173,7 @@ class Settings(BaseSettings):
     channel_lease: Switch = True
     run_worker: Switch = True
     workers: Annotated[int, BeforeValidator(_count)] = 64
+    model_concurrency: Annotated[int, BeforeValidator(_count)] = 64
     lease_ttl: Duration = 30.0
     channel_ttl: Duration = 30.0
     sweep: Duration = 5.0

@@ -84,7 +84,7 @@ class Replica:
         self._db = Database(settings.dsn, timeouts=timeouts, application_name=application)
         self._hints = Hints(settings.listen_dsn, timeouts, application)
         self._timeouts, self._application = timeouts, application
-        self._models = ModelPool(environment)
+        self._models = ModelPool(environment, concurrency=settings.model_concurrency)
         self._vault = Vault([key.get_secret_value() for key in settings.secret_key])
         self._finisher: Batcher[Ending, bool] = Batcher(
             lambda endings: finish(self._db, endings), whole=(DatabaseAway,)

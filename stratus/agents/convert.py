@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,6 +63,17 @@ _STOPS: Mapping[str | None, Stop] = {
 _BINARY_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"})
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/x-ndjson"})
 _TEXT_FILE_MAX = 100_000
+_CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+
+
+def _acceptable(call_id: str) -> str:
+    """The same id where every wire takes it, else one made from it: a conversation may go on with another provider.
+
+    Anthropic takes these characters only, Chat Completions 40 of them (both seen as a 400 of theirs).
+    """
+    if _CALL_ID.fullmatch(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:24]}"
 
 
 def to_provider(system: str, messages: Sequence[Message]) -> list[ModelMessage]:
@@ -88,11 +101,31 @@ def from_provider(response: ModelResponse) -> Message:
 
 
 def usage_of(response: ModelResponse) -> Usage:
-    """Tokens as reported; a provider that reported none has not used zero."""
+    """What is known of one request's use, complete or not; a provider that reported no tokens has not used zero."""
     usage = response.usage
     if usage.unmeasured_requests or not (usage.input_tokens or usage.output_tokens):
-        return Usage(requests=1)
-    return Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, requests=1)
+        return Usage.unknown()
+    cost = _cost(response)
+    return Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        # pydantic-ai has 0 here also for what was not reported.
+        cache_read_tokens=usage.cache_read_tokens or None,
+        cache_write_tokens=usage.cache_write_tokens or None,
+        cost=cost,
+        requests=1,
+        unpriced=int(cost is None),
+    )
+
+
+def _cost(response: ModelResponse) -> str | None:
+    """US dollars at the list price that genai-prices has for the model's name, by its server's address or else its provider."""
+    if not response.model_name:
+        return None
+    try:
+        return f"{response.cost().total_price:f}"
+    except (LookupError, ValueError):  # an unknown model; counts that contradict each other
+        return None
 
 
 def stop_of(response: ModelResponse, message: Message) -> Stop:
@@ -142,7 +175,7 @@ def _provided(part: Part) -> dict[str, Any] | None:
         case ThinkingPart():
             return {**part.provider, "part_kind": "thinking", "content": part.text}
         case ToolCallPart():
-            call = {"tool_call_id": part.call_id, "tool_name": part.name, "args": part.args}
+            call = {"tool_call_id": _acceptable(part.call_id), "tool_name": part.name, "args": part.args}
             return {**part.provider, "part_kind": "tool-call", **call}
         case UnknownPart(kind="opaque"):
             return dict((part.model_extra or {}).get("provider", {})) or None
@@ -153,7 +186,7 @@ def _request(message: Message) -> ModelRequest:
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     results = [
-        ToolReturnPart(part.name, part.content or "(empty)", part.call_id, outcome=_OUTCOMES[part.outcome])
+        ToolReturnPart(part.name, part.content or "(empty)", _acceptable(part.call_id), outcome=_OUTCOMES[part.outcome])
         for part in message.parts
         if isinstance(part, ToolResultPart)
     ]
@@ -165,7 +198,7 @@ def _request(message: Message) -> ModelRequest:
 
 
 def _content(part: Part) -> Iterator[UserContent]:
-    if isinstance(part, TextPart) and part.text:
+    if isinstance(part, TextPart) and part.text.strip():
         yield part.text
     elif isinstance(part, FilePart):
         yield _file(part)

@@ -81,22 +81,31 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True)
+class Alive:
+    """The provider is at work, with nothing to show: reasoning that it keeps to itself, a part's end."""
+
+
+@dataclass(frozen=True)
 class ModelDone:
-    """The answer is complete. `message` replays exactly to the model that made it."""
+    """The answer is complete. `message` replays exactly to the model that made it.
+
+    `left_out` is the number of the history's first messages that the model was not shown, because not all of it fitted.
+    """
 
     message: Message
     usage: Usage
     stop: Stop
+    left_out: int = 0
 
 
-ModelEvent = TextDelta | ThinkingDelta | ToolCallDelta | ModelDone
+ModelEvent = TextDelta | ThinkingDelta | ToolCallDelta | Alive | ModelDone
 
 
 class Model(Protocol):
     """A model that may serve many requests at once."""
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        """Send the request; iterate for its events: deltas, then exactly one ModelDone, which is last.
+        """Send the request; iterate for its events: deltas and signs of life, then exactly one ModelDone, which is last.
 
         Leaving the context cancels the provider's request. Makes one attempt and never retries. Entering and iterating
         raise ModelError.
@@ -108,11 +117,14 @@ class ModelError(StratusError):
     cause.
 
     `retryable` follows from `code`: the same request may succeed later. `retry_after` is the provider's own demand in
-    seconds.
+    seconds. `usage` is what the attempt cost all the same, as far as it is known.
     """
 
-    def __init__(self, code: ErrorCode, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, code: ErrorCode, message: str, *, retry_after: float | None = None, usage: Usage | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.retryable = code in _RETRYABLE
         self.retry_after = retry_after
+        self.usage = usage or Usage()

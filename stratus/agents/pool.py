@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from stratus.agents.admission import Admission
 from stratus.agents.demo import DemoModel
 from stratus.agents.model import Model, ModelError
 from stratus.agents.providers import Connections, ProviderModel, Resolved, WireName
 from stratus.domain.agent import AgentDefinition
-from stratus.effects import Clock
+from stratus.effects import Chance, Clock
 
+CONCURRENCY = 64
 _MAX_MODELS = 64
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_KEY = "not-needed"  # the SDKs insist on one; a local server without accounts ignores it
 _HOMES = {"anthropic": "https://api.anthropic.com", "openai": "https://api.openai.com/v1"}
 _PROVIDERS: Mapping[str, tuple[str, WireName]] = {
@@ -32,9 +36,20 @@ class ModelPool:
     any other address, because that is what compatible servers have; `openai-chat:` and `openai-responses:` say it
     outright. A key goes only where it belongs: an agent's own `base_url` gets the key that its `api_key_env` names, and
     none otherwise.
+
+    `admission` bounds the requests in flight, `chance` spreads repeats; both are this replica's own.
     """
 
-    def __init__(self, environment: Mapping[str, str], clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        clock: Clock | None = None,
+        *,
+        concurrency: int = CONCURRENCY,
+        chance: Chance | None = None,
+    ) -> None:
+        self.admission = Admission(concurrency)
+        self.chance = chance or Chance()
         self._environment = environment
         self._demo = DemoModel(clock or Clock())
         self._connections = Connections()
@@ -89,6 +104,8 @@ class ModelPool:
         if variable is None and definition.base_url is not None:
             return _NO_KEY
         variable = variable or f"{family.upper()}_API_KEY"
+        if not _VARIABLE.fullmatch(variable):  # may be a key, so it is not repeated
+            raise ModelError("auth", f"`api_key_env` for {definition.model} has to be the name of a variable.")
         if variable.startswith("STRATUS_"):
             raise ModelError("auth", f"{variable} is a setting of Stratus and not a key for {definition.model}.")
         key = self._environment.get(variable, "").strip()

@@ -17,6 +17,7 @@ from pydantic_core import to_json
 from stratus.agents.convert import from_provider, stop_of, to_provider, usage_of
 from stratus.agents.failures import failure, provider_errors
 from stratus.agents.model import (
+    Alive,
     ModelDone,
     ModelError,
     ModelEvent,
@@ -71,7 +72,7 @@ class Connections:
         if self._client is None:
             self._client = httpx2.AsyncClient(
                 trust_env=False,
-                follow_redirects=True,
+                follow_redirects=False,  # a key and a conversation go where an operator said, and nowhere else
                 timeout=httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS),
                 limits=httpx2.Limits(max_connections=_CONNECTIONS),
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
@@ -92,6 +93,7 @@ class ProviderModel:
         self._resolved = resolved
         self._shown = shown
         self._connections = connections
+        self._api: ProviderApi | None = None
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
@@ -101,8 +103,10 @@ class ProviderModel:
 
         async with AsyncExitStack() as stack:
             with provider_errors(self._shown):
+                if self._api is None:
+                    self._api = self._made()
                 opened = direct.model_request_stream(
-                    self._api(),
+                    self._api,
                     to_provider(request.system, request.messages),
                     model_settings=self._settings(request),
                     model_request_parameters=_parameters(request.tools),
@@ -120,7 +124,7 @@ class ProviderModel:
                 "rejected", f"{self._shown} needs an extra that is not installed: `pip install stratus[models]`."
             ) from error
 
-    def _api(self) -> ProviderApi:
+    def _made(self) -> ProviderApi:
         made = self._resolved
         client: dict[str, Any] = {
             "api_key": made.api_key,
@@ -151,15 +155,18 @@ class ProviderModel:
 
     async def _events(self, response: StreamedResponse) -> AsyncGenerator[ModelEvent, None]:
         names: dict[int, str] = {}
-        with provider_errors(self._shown):
-            async with aclosing(_iterator(response)) as events:
-                async for event in events:
-                    if (shown := _shown_event(event, names)) is not None:
-                        yield shown
-            made = response.get()
-            if made.state != "complete" or not _ended(made):
-                raise failure("bad_response", self._shown)  # the stream ended in good order but before its end
-            message = from_provider(made)
+        try:
+            with provider_errors(self._shown):
+                async with aclosing(_iterator(response)) as events:
+                    async for event in events:
+                        yield _shown_event(event, names)
+                made = response.get()
+                if made.state != "complete" or not _ended(made):
+                    raise failure("bad_response", self._shown)  # the stream ended in good order but before its end
+                message = from_provider(made)
+        except ModelError as error:
+            error.usage = usage_of(response.get())
+            raise
         yield ModelDone(message, usage_of(made), stop_of(made, message))
 
 
@@ -190,7 +197,7 @@ async def _iterator(response: StreamedResponse) -> AsyncGenerator[ModelResponseS
         yield event
 
 
-def _shown_event(event: ModelResponseStreamEvent, names: dict[int, str]) -> ModelEvent | None:
+def _shown_event(event: ModelResponseStreamEvent, names: dict[int, str]) -> ModelEvent:
     """What a watcher sees of pydantic-ai's event; the start of a part carries its first piece."""
     if event.event_kind == "part_start":
         part = event.part
@@ -203,16 +210,14 @@ def _shown_event(event: ModelResponseStreamEvent, names: dict[int, str]) -> Mode
         if delta.part_delta_kind == "tool_call":
             return ToolCallDelta(event.index, names.get(event.index, ""), _text_of(delta.args_delta))
         return _delta(event.index, delta.part_delta_kind, getattr(delta, "content_delta", None))
-    return None
+    return Alive()
 
 
 def _text_of(args: Any) -> str:
     return args if isinstance(args, str) else "" if args is None else to_json(args).decode()
 
 
-def _delta(index: int, kind: str, text: Any) -> ModelEvent | None:
-    if not isinstance(text, str) or not text:
-        return None
-    if kind == "text":
+def _delta(index: int, kind: str, text: Any) -> ModelEvent:
+    if kind == "text" and isinstance(text, str) and text:
         return TextDelta(index, text)
-    return ThinkingDelta(index, text) if kind == "thinking" else None
+    return ThinkingDelta(index, text) if kind == "thinking" and isinstance(text, str) and text else Alive()

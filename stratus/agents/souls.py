@@ -15,6 +15,8 @@ from stratus.domain.errors import BadInput
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)(?:^|\n)---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|m|h)?")
+_DURATIONS = frozenset({"idle_limit", "first_token_limit"})
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNIT_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
 _MEND = {
     "id": "up to 64 lower-case letters, digits, dots, underscores and hyphens, such as `id: blair`",
@@ -25,9 +27,11 @@ _MEND = {
     "delegates": "a list of agent ids such as `delegates: [researcher]`",
     "busy": "one of queue, steer, interrupt, reject",
     "idle_limit": "a duration such as `120s`, `2m` or a number of seconds",
+    "first_token_limit": "a duration such as `60s`, `2m` or a number of seconds",
+    "max_concurrent": "a whole number above 0",
     "max_steps": "a whole number above 0",
     "base_url": "an address such as `base_url: http://127.0.0.1:11434/v1`",
-    "api_key_env": "the name of an environment variable, such as `api_key_env: TEAM_OPENAI_API_KEY`",
+    "api_key_env": "the name of an environment variable, such as `api_key_env: TEAM_OPENAI_API_KEY`, and never the key itself",
     "settings": "a mapping such as `settings: {temperature: 0.2}`",
     "mcp": "a mapping such as `mcp: {files: {command: [uvx, mcp-server-files, /data]}}`",
 }
@@ -43,24 +47,27 @@ def parse(text: str, *, source: str) -> AgentDefinition:
     if match is None:
         raise BadInput(f"{source}: an agent file begins with front matter: a line `---`, its fields, and a line `---`")
     fields = _fields(match[1], source)
-    if "idle_limit" in fields:
-        fields["idle_limit_seconds"] = _seconds(fields.pop("idle_limit"), source)
+    for name in _DURATIONS & fields.keys():
+        fields[f"{name}_seconds"] = _seconds(name, fields.pop(name), source)
+    if not _VARIABLE.fullmatch(str(fields.get("api_key_env", "A"))):
+        raise BadInput(f"{source}: `api_key_env` is not acceptable: expected {_MEND['api_key_env']}")
     try:
         return AgentDefinition.model_validate({**fields, "soul": match.string[match.end() :].strip()})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        field = str(first["loc"][0]).replace("idle_limit_seconds", "idle_limit")
+        field = str(first["loc"][0]).removesuffix("_seconds")
         problem = "is missing" if first["type"] == "missing" else "is not acceptable"
         raise BadInput(f"{source}: `{field}` {problem}: expected {_MEND[field]}") from error
 
 
 def render(definition: AgentDefinition) -> str:
     """The agent file that `parse` reads as `definition`; fields that have their default are left out."""
-    fields = definition.model_dump(mode="json", exclude_defaults=True, exclude={"v", "soul", "idle_limit_seconds"})
+    fields = definition.model_dump(mode="json", exclude_defaults=True, exclude={"v", "soul"})
     # A list read back from JSON is not equal to the default tuple, but as empty.
     fields = {name: value for name, value in fields.items() if value not in ([], {})}
-    if definition.idle_limit_seconds != AgentDefinition.model_fields["idle_limit_seconds"].default:
-        fields["idle_limit"] = f"{definition.idle_limit_seconds:.12g}s"
+    for name in sorted(_DURATIONS):
+        if (value := fields.pop(f"{name}_seconds", None)) is not None:
+            fields[name] = f"{value:.12g}s"
     front = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100)
     return f"---\n{front}---\n{definition.soul}\n"
 
@@ -100,8 +107,8 @@ def _fields(front: str, source: str) -> dict[str, Any]:
     return {str(name): value for name, value in fields.items() if value is not None}
 
 
-def _seconds(value: Any, source: str) -> float:
+def _seconds(name: str, value: Any, source: str) -> float:
     match = _DURATION.fullmatch(str(value).strip())
     if match is None or isinstance(value, bool):
-        raise BadInput(f"{source}: `idle_limit` is not acceptable: expected {_MEND['idle_limit']}")
+        raise BadInput(f"{source}: `{name}` is not acceptable: expected {_MEND[name]}")
     return float(match[1]) * _UNIT_SECONDS[match[2]]

@@ -16,7 +16,8 @@ AGENT_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 class AgentDefinition(Value):
     """A parsed agent file. `model` is `provider:name`; `base_url` and `api_key_env` point an OpenAI- or Anthropic-compatible provider elsewhere.
 
-    `idle_limit_seconds` bounds the time without any progress of a turn; `max_steps` the model requests of one turn.
+    `idle_limit_seconds` bounds the time without any progress of a turn, `first_token_limit_seconds` that until a model begins to answer (then the
+    request is tried again); `max_steps` the model requests of one turn, `max_concurrent` those in flight at a time in one replica.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -31,7 +32,9 @@ class AgentDefinition(Value):
     delegates: Sequence[str] = ()
     busy: BusyPolicy = "queue"
     idle_limit_seconds: float = Field(default=120.0, gt=0)
+    first_token_limit_seconds: float = Field(default=60.0, gt=0)
     max_steps: int = Field(default=50, gt=0)
+    max_concurrent: int | None = Field(default=None, gt=0)
     approval_window_seconds: float = Field(default=86_400.0, gt=0)
     base_url: str | None = None
     api_key_env: str | None = None

@@ -33,6 +33,7 @@ KINDS = frozenset(
         "message.user",
         "message.assistant",
         "file.produced",
+        "history.compacted",
         "usage",
         "session.renamed",
         "session.archived",

@@ -6,6 +6,7 @@ Rows outlive releases: readers ignore fields they do not know, and keep parts of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -170,18 +171,37 @@ class ReplyTo(Value):
 
 
 class Usage(Value):
-    """Tokens as the provider reported them; None where it did not."""
+    """What requests to models used, as their providers reported it; None where none did, which is not zero.
+
+    `input_tokens` include those read from and written to the provider's cache. `cost` is US dollars at list price, a decimal number as text.
+    `unreported` counts the requests whose tokens, `unpriced` those whose cost is not known: above 0, the sums are a part of the whole.
+    """
 
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cost: str | None = None
     requests: int = 0
+    unreported: int = 0
+    unpriced: int = 0
+
+    @classmethod
+    def unknown(cls) -> Usage:
+        """A request that was sent, and of which nothing was heard that could be counted."""
+        return cls(requests=1, unreported=1, unpriced=1)
 
     def plus(self, other: Usage) -> Usage:
         """The sum; a figure that neither reported stays unreported."""
         return Usage(
             input_tokens=_sum(self.input_tokens, other.input_tokens),
             output_tokens=_sum(self.output_tokens, other.output_tokens),
+            cache_read_tokens=_sum(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens=_sum(self.cache_write_tokens, other.cache_write_tokens),
+            cost=_sum_of_money(self.cost, other.cost),
             requests=self.requests + other.requests,
+            unreported=self.unreported + other.unreported,
+            unpriced=self.unpriced + other.unpriced,
         )
 
 
@@ -200,3 +220,7 @@ def lane(chat: str, thread: str) -> str:
 
 def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None and b is None else (a or 0) + (b or 0)
+
+
+def _sum_of_money(a: str | None, b: str | None) -> str | None:
+    return None if a is None and b is None else f"{Decimal(a or 0) + Decimal(b or 0):f}"

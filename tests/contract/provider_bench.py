@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stratus.agents.model import (
+    Alive,
     ModelDone,
     ModelError,
     ModelEvent,
@@ -48,7 +49,7 @@ class Bench:
     ) -> list[ModelEvent]:
         model = self.pool.get(AgentDefinition(id="a", model=f"{wire}:{MODELS[wire]}"))
         async with model.stream(ModelRequest("Be brief.", messages, tools, settings)) as events:
-            return [event async for event in events]
+            return [event async for event in events if not isinstance(event, Alive)]
 
     async def answer(self, wire: str, *messages: Message, tools: Sequence[ToolSpec] = ()) -> ModelDone:
         done = (await self.ask(wire, *messages, tools=tools))[-1]

@@ -10,6 +10,7 @@ import pytest
 
 from stratus.agents.convert import from_provider, to_provider
 from stratus.agents.model import (
+    Alive,
     ModelDone,
     TextDelta,
     ThinkingDelta,
@@ -66,7 +67,7 @@ async def test_thinking_text_and_call_have_the_indices_of_the_message(bench: Ben
     kinds = {TextDelta: TextPart, ThinkingDelta: ThinkingPart, ToolCallDelta: ToolCallPart}
     heard: dict[int, str] = {}
     for event in events[:-1]:
-        assert not isinstance(event, ModelDone)
+        assert not isinstance(event, ModelDone | Alive)
         assert isinstance(done.message.parts[event.part], kinds[type(event)])
         heard[event.part] = heard.get(event.part, "") + (event.args if isinstance(event, ToolCallDelta) else event.text)
     for index, part in enumerate(done.message.parts):
@@ -144,7 +145,7 @@ async def test_a_stored_conversation_sends_the_same_bytes_as_one_never_stored(be
     )
     model = bench.pool.get(AgentDefinition(id="a", model=f"{wire}:{MODELS[wire]}"))
     assert isinstance(model, ProviderModel)
-    api = model._api()
+    api = model._made()
     settings: Any = {"openai_store": False} if wire == "openai-responses" else None
     question = ApiRequest(parts=[UserPromptPart("2+3?")], instructions="Be brief.")
     async with direct.model_request_stream(api, [question], model_settings=settings) as stream:
