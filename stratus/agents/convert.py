@@ -76,11 +76,11 @@ def _acceptable(call_id: str) -> str:
     return f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:24]}"
 
 
-def to_provider(system: str, messages: Sequence[Message]) -> list[ModelMessage]:
+def to_provider(system: str, messages: Sequence[Message], *, blank_text: bool = True) -> list[ModelMessage]:
     """The conversation as pydantic-ai sends it; `system` goes with the last request. Parts of an unknown kind are
-    passed over.
+    passed over, and those of only white space where a wire refuses them (`blank_text`).
     """
-    converted = [_response(item) if item.role == "assistant" else _request(item) for item in messages]
+    converted = [_response(item, blank_text) if item.role == "assistant" else _request(item) for item in messages]
     for message in reversed(converted):
         if message.kind == "request":
             message.instructions = system or None
@@ -152,7 +152,7 @@ def _stored(part: dict[str, Any], provider: dict[str, Any]) -> Part:
     return UnknownPart.model_validate({"kind": _OPAQUE, "provider": {**provider, "part_kind": kind}})
 
 
-def _response(message: Message) -> ModelResponse:
+def _response(message: Message, blank_text: bool) -> ModelResponse:
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     head: dict[str, Any] = {}
@@ -161,7 +161,8 @@ def _response(message: Message) -> ModelResponse:
         fields = _provided(part)
         if fields is not None:
             head = fields.pop(_RESPONSE, head)
-            parts.append(fields)
+            if blank_text or fields["part_kind"] != "text" or fields["content"].strip():
+                parts.append(fields)
     # JSON, because that is the mode in which pydantic-ai reads what it dumped (bytes are base64 there).
     [response] = ModelMessagesTypeAdapter.validate_json(json.dumps([{**head, "kind": "response", "parts": parts}]))
     assert response.kind == "response"

@@ -107,7 +107,7 @@ class ProviderModel:
                     self._api = self._made()
                 opened = direct.model_request_stream(
                     self._api,
-                    to_provider(request.system, request.messages),
+                    to_provider(request.system, request.messages, blank_text=self._resolved.wire != "anthropic"),
                     model_settings=self._settings(request),
                     model_request_parameters=_parameters(request.tools),
                     instrument=False,

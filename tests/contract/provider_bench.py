@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -70,8 +71,14 @@ def user(text: str) -> Message:
 
 
 def stored(message: Message) -> Message:
-    """As it comes back from a row."""
-    return Message.model_validate_json(message.model_dump_json())
+    """As it comes back from a row: jsonb keeps an object's keys in an order of its own."""
+    return Message.model_validate(_as_jsonb(json.loads(message.model_dump_json())))
+
+
+def _as_jsonb(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_jsonb(value[key]) for key in sorted(value, key=lambda key: (len(key), key))}
+    return [_as_jsonb(item) for item in value] if isinstance(value, list) else value
 
 
 def result_of(message: Message, content: str = "5", outcome: ResultOutcome = ResultOutcome.OK) -> Message:
