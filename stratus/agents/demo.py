@@ -1,15 +1,15 @@
 """The demo model: deterministic, no account, no network. It shows every path that a real model takes.
 
 Directives stand at the start of the last user message and may follow one another (`think slow 5 hello`): `slow N`
-spreads the answer over N seconds; `tool` calls `current_time` and answers with its result; `think` reasons first;
-`fail` fails; `long N` answers with N characters of paragraphs; `markdown` answers with a sample. Anything else is
-echoed.
+spreads the answer over N seconds; `think` reasons first; `call NAME {…}` calls a tool, `then` parts calls into several
+messages, `tool` is `call current_time`; `fail` fails; `long N` answers with N characters; `markdown` with a sample.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence, Set
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
@@ -22,13 +22,23 @@ from stratus.agents.model import (
     ThinkingDelta,
     ToolCallDelta,
 )
-from stratus.domain.values import Message, Part, TextPart, ThinkingPart, ToolCallPart, ToolResultPart, Usage
+from stratus.domain.values import (
+    Message,
+    Part,
+    ResultOutcome,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    Usage,
+)
 from stratus.effects import Clock
 
 _MAX_SECONDS = 3600
 _MAX_CHARACTERS = 1_000_000
 _TOOL = "current_time"
-_DIRECTIVE = re.compile(r"\s*(?:(slow|long)\s+([0-9]{1,9})|(tool|think|fail|markdown))(?=\s|$)", re.IGNORECASE)
+_DIRECTIVE = re.compile(r"\s*(?:(slow|long)\s+([0-9]{1,9})|(think|fail|markdown|tool|then))(?=\s|$)", re.IGNORECASE)
+_CALL = re.compile(r"\s*call\s+([^\s{}]+)\s*", re.IGNORECASE)
 _WORDS = re.compile(r"\S+\s*|\s+")
 _SENTENCE = "The demo model writes this paragraph so that a long answer can be seen on its way. "
 _MARKDOWN = """# A sample
@@ -48,11 +58,18 @@ def greet(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class _Call:
+    name: str
+    args: str = "{}"
+
+
+@dataclass(frozen=True)
 class _Directives:
     seconds: int = 0
     characters: int = 0
     words: frozenset[str] = frozenset()
     rest: str = ""
+    rounds: tuple[tuple[_Call, ...], ...] = ()
 
 
 class DemoModel:
@@ -68,7 +85,7 @@ class DemoModel:
             yield events
 
     async def _events(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        directives = _read(_last_text(request))
+        directives = _read(_last_text(request), {tool.name for tool in request.tools})
         if "fail" in directives.words:
             raise ModelError("rejected", "The demo model was told to fail, and it did.")
         parts = _answer(request, directives)
@@ -78,7 +95,7 @@ class DemoModel:
                 await self._clock.sleep(directives.seconds / len(pieces))
             yield _delta(index, parts[index], piece)
         calls = any(isinstance(part, ToolCallPart) for part in parts)
-        usage = Usage(input_tokens=_count_words(request), output_tokens=len(pieces), requests=1)
+        usage = Usage(input_tokens=_count_words(request), output_tokens=len(pieces), cost="0", requests=1)
         yield ModelDone(Message(role="assistant", parts=parts), usage, "tool_use" if calls else "end")
 
 
@@ -87,13 +104,29 @@ def _answer(request: ModelRequest, directives: _Directives) -> list[Part]:
     if "think" in directives.words:
         thinking = [ThinkingPart(text="I am asked to think. I am the demo model, so this is all I can think of.")]
     if "tool" in directives.words:
-        result = _result(request)
-        if result is None and any(tool.name == _TOOL for tool in request.tools):
-            turn = sum(message.role == "assistant" for message in request.messages)
-            return [*thinking, ToolCallPart(call_id=f"demo-{turn + 1}", name=_TOOL, args="{}")]
-        said = f"`{_TOOL}` answered: {result}" if result is not None else f"`{_TOOL}` is not among this agent's tools."
-        return [*thinking, TextPart(text=said)]
+        return [*thinking, TextPart(text=f"`{_TOOL}` is not among this agent's tools.")]
+    if directives.rounds:
+        return [*thinking, *_next_calls(request, directives.rounds)]
     return [*thinking, TextPart(text=_text(request, directives))]
+
+
+def _next_calls(request: ModelRequest, rounds: Sequence[Sequence[_Call]]) -> list[Part]:
+    """The calls of the round that is due; after the last one, what they all answered."""
+    turn = request.messages[max(i for i, message in enumerate(request.messages) if message.role == "user") :]
+    done = sum(bool(message.calls()) for message in turn)
+    if done >= len(rounds):
+        results = [part for message in turn for part in message.parts if isinstance(part, ToolResultPart)]
+        return [TextPart(text="\n\n".join(_told(result) for result in results))]
+    number = sum(message.role == "assistant" for message in request.messages) + 1
+    return [
+        ToolCallPart(call_id=f"demo-{number}" if at == 1 else f"demo-{number}-{at}", name=call.name, args=call.args)
+        for at, call in enumerate(rounds[done], 1)
+    ]
+
+
+def _told(result: ToolResultPart) -> str:
+    ended = "answered" if result.outcome is ResultOutcome.OK else f"ended `{result.outcome}`"
+    return f"`{result.name}` {ended}: {result.content}"
 
 
 def _text(request: ModelRequest, directives: _Directives) -> str:
@@ -116,25 +149,45 @@ def _last_text(request: ModelRequest) -> str:
     return next((message.text() for message in reversed(request.messages) if message.role == "user"), "")
 
 
-def _result(request: ModelRequest) -> str | None:
-    last = request.messages[-1] if request.messages else None
-    if last is None or last.role != "tool":
-        return None
-    return next((part.content for part in last.parts if isinstance(part, ToolResultPart)), None)
-
-
-def _read(text: str) -> _Directives:
-    seconds, characters, words, end = 0, 0, set[str](), 0
-    while match := _DIRECTIVE.match(text, end):
-        counted, number, word = match.groups()
-        if word:
-            words.add(word.lower())
-        elif counted.lower() == "slow":
-            seconds = min(int(number), _MAX_SECONDS)
-        else:
-            characters = min(int(number), _MAX_CHARACTERS)
+def _read(text: str, tools: Set[str]) -> _Directives:
+    numbers = {"slow": 0, "long": 0}
+    words, end = set[str](), 0
+    rounds: list[list[_Call]] = [[]]
+    while True:
+        called, match = _CALL.match(text, end), _DIRECTIVE.match(text, end)
+        if called and (called[1] in tools or text.startswith("{", called.end())):
+            args, end = _arguments(text, called.end())
+            rounds[-1].append(_Call(called[1], args))
+            continue
+        if match is None or (match[3] or "").lower() == "then" and not rounds[-1]:
+            break
         end = match.end()
-    return _Directives(seconds, characters, frozenset(words), text[end:].strip())
+        if match[1]:
+            numbers[match[1].lower()] = int(match[2])
+        elif match[3].lower() == "then":
+            rounds.append([])
+        elif match[3].lower() == "tool" and _TOOL in tools:
+            rounds[-1].append(_Call(_TOOL))
+        else:
+            words.add(match[3].lower())
+    return _Directives(
+        min(numbers["slow"], _MAX_SECONDS),
+        min(numbers["long"], _MAX_CHARACTERS),
+        frozenset(words),
+        text[end:].strip(),
+        tuple(tuple(calls) for calls in rounds if calls),
+    )
+
+
+def _arguments(text: str, start: int) -> tuple[str, int]:
+    """The JSON object that begins at `start`, and where it ends; what begins like one and is none is taken as it is, to the end."""
+    if not text.startswith("{", start):
+        return "{}", start
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start)
+    except ValueError:
+        end = len(text)
+    return text[start:end], end
 
 
 def _pieces(part: Part) -> list[str]:

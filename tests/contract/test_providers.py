@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from stratus.domain.values import (
     TextPart,
     ThinkingPart,
     ToolCallPart,
+    Usage,
 )
 from tests.contract.provider_bench import ADD, MODELS, WIRES, Bench, opened, result_of, stored, user
 
@@ -204,9 +206,17 @@ async def test_an_empty_message_and_an_empty_result_are_sent_all_the_same(bench:
     assert (await bench.answer(wire, user(""), said, result_of(said, ""), tools=[ADD])).message.text() == "ok"
 
 
-@pytest.mark.parametrize("other", ["openai-chat", "openai-responses"])
-async def test_a_conversation_goes_on_with_another_provider(bench: Bench, other: str) -> None:
-    bench.fake.script({"thinking": "Hm.", "text": "Adding.", "tool": {"name": "add", "args": {"a": 1}}}, {"text": "5"})
-    said = stored((await bench.answer("anthropic", user("2+3?"), tools=[ADD])).message)
-    assert (await bench.answer(other, user("2+3?"), said, result_of(said), tools=[ADD])).message.text() == "5"
-    assert "fake-signature" not in str(bench.body())
+@pytest.mark.parametrize("wire", WIRES)
+async def test_tokens_cache_and_cost_are_told(bench: Bench, wire: str) -> None:
+    bench.fake.script({"text": "hello", "cached": 8}, {"text": "hello"}, match="count")
+    usage = (await bench.answer(wire, user("count this"))).usage
+    assert usage.input_tokens and usage.output_tokens and usage.cost
+    assert Decimal(usage.cost) > 0
+    assert (usage.cache_read_tokens, usage.requests, usage.unreported, usage.unpriced) == (8, 1, 0, 0)
+    full = (await bench.answer(wire, user("count this"), user("count that"))).usage
+    assert full.cache_read_tokens is None, "not reported, not zero"
+
+
+async def test_a_server_that_does_not_count_has_not_used_zero(bench: Bench) -> None:
+    bench.fake.script({"text": "hello", "counted": False})
+    assert (await bench.answer("openai-chat", user("hi"))).usage == Usage.unknown()

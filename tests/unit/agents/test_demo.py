@@ -8,7 +8,7 @@ import pytest
 
 from stratus.agents.demo import DemoModel
 from stratus.agents.model import ModelDone, ModelError, ModelEvent, ModelRequest, TextDelta, ThinkingDelta, ToolSpec
-from stratus.domain.values import Message, TextPart, ThinkingPart, ToolResultPart
+from stratus.domain.values import Message, ResultOutcome, TextPart, ThinkingPart, ToolResultPart
 from stratus.effects import Clock
 
 TIME = ToolSpec("current_time", "The time.", {"type": "object", "properties": {}}, "read")
@@ -89,6 +89,42 @@ async def test_tool_without_the_tool_says_so() -> None:
     assert done.stop == "end"
 
 
+@pytest.mark.parametrize(
+    ("text", "rounds"),
+    [
+        ('call add {"a": {"b": 1}}', [[("add", '{"a": {"b": 1}}')]]),
+        ("CALL add {} call current_time", [[("add", "{}"), ("current_time", "{}")]]),
+        ('call add {"a": 1} then call mul {} tool', [[("add", '{"a": 1}')], [("mul", "{}"), ("current_time", "{}")]]),
+        ('think call mcp:files/write_x {"a": "}"}', [[("mcp:files/write_x", '{"a": "}"}')]]),
+        ('call add {"a": 1', [[("add", '{"a": 1')]]),
+    ],
+)
+async def test_call_calls_any_tools_and_answers_with_their_results(
+    text: str, rounds: list[list[tuple[str, str]]]
+) -> None:
+    history = [user(text)]
+    for calls in rounds:
+        said = await answer(*history, tools=[TIME])
+        assert (said.stop, [(call.name, call.args) for call in said.message.calls()]) == ("tool_use", calls)
+        results = [
+            ToolResultPart(call_id=c.call_id, name=c.name, content=f"r{c.call_id}") for c in said.message.calls()
+        ]
+        history += [said.message, Message(role="tool", parts=results)]
+    told = await answer(*history, tools=[TIME])
+    calls_made = [call for message in history for call in message.calls()]
+    assert len({call.call_id for call in calls_made}) == len(calls_made)
+    assert told.stop == "end"
+    assert told.message.text() == "\n\n".join(f"`{call.name}` answered: r{call.call_id}" for call in calls_made)
+
+
+async def test_a_call_that_did_not_end_well_is_told_as_such() -> None:
+    said = await answer(user("call add {}"))
+    [call] = said.message.calls()
+    denied = ToolResultPart(call_id=call.call_id, name="add", content="no", outcome=ResultOutcome.DENIED)
+    told = await answer(user("call add {}"), said.message, Message(role="tool", parts=[denied]))
+    assert told.message.text() == "`add` ended `denied`: no"
+
+
 async def test_think_comes_first() -> None:
     events = await ask(user("think hello"))
     assert isinstance(events[0], ThinkingDelta)
@@ -117,6 +153,8 @@ async def test_markdown_has_a_list_and_a_fence() -> None:
     assert "```python" in text
 
 
-@pytest.mark.parametrize("text", ["slowly 5", "a tool", "long story", "slow x", "thinking", ""])
+@pytest.mark.parametrize(
+    "text", ["slowly 5", "a tool", "long story", "slow x", "thinking", "call me later", "then what", "call {}", ""]
+)
 async def test_other_words_are_no_directives(text: str) -> None:
     assert (await answer(user(text))).message.text().startswith(f"You said: {text or '(nothing)'}\n")
