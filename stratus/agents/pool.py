@@ -101,9 +101,10 @@ class ModelPool:
 
     def _key(self, definition: AgentDefinition, family: str) -> str:
         variable = definition.api_key_env
-        if variable is None and definition.base_url is not None:
-            return _NO_KEY
-        variable = variable or f"{family.upper()}_API_KEY"
+        if variable is None:
+            if definition.base_url is not None:
+                return _NO_KEY
+            variable = f"{family.upper()}_API_KEY"
         if not _VARIABLE.fullmatch(variable):  # may be a key, so it is not repeated
             raise ModelError("auth", f"`api_key_env` for {definition.model} has to be the name of a variable.")
         if variable.startswith("STRATUS_"):

@@ -56,6 +56,11 @@ def test_a_key_never_goes_to_another_address_by_accident() -> None:
     assert "key-" not in resolved(ModelPool(KEYS).get(agent("openai:m", "http://elsewhere/v1"))).api_key
 
 
+def test_an_empty_name_of_a_key_is_not_taken_for_the_providers_own() -> None:
+    with pytest.raises(ModelError):
+        ModelPool(KEYS).get(agent("openai:m", "http://elsewhere/v1", ""))
+
+
 def test_agents_share_a_model_only_if_all_is_the_same() -> None:
     pool = ModelPool(KEYS)
     one = pool.get(agent("anthropic:m"))
@@ -103,6 +108,14 @@ def test_says_what_is_missing(definition: AgentDefinition, code: str, said: str)
         ModelPool({"STRATUS_SECRET_KEY": "s"}).get(definition)
     assert (caught.value.code, caught.value.retryable) == (code, False)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("written", ["sk-ant-REALKEY", "REALKEY with space", ""])
+def test_what_may_be_a_key_in_place_of_a_name_is_refused_and_not_repeated(written: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        ModelPool({written: "x"}).get(agent("anthropic:m", None, written))
+    assert caught.value.code == "auth"
+    assert "REALKEY" not in str(caught.value)
 
 
 def test_a_key_is_in_no_repr() -> None:

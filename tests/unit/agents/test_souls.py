@@ -62,7 +62,9 @@ def test_rendering_is_the_inverse() -> None:
         soul=st.text(max_size=100).map(lambda text: text.replace("\r", "").strip()),
         tools=st.lists(st.text(st.characters(codec="ascii"), min_size=1, max_size=10), min_size=1, max_size=3),
         idle_limit_seconds=st.floats(0.01, 1e6).map(lambda number: round(number, 3)),
+        first_token_limit_seconds=st.floats(0.01, 1e6).map(lambda number: round(number, 3)),
         max_steps=st.integers(1, 1000),
+        max_concurrent=st.none() | st.integers(1, 1000),
     )
 )
 def test_rendering_is_the_inverse_for_any_agent(definition: AgentDefinition) -> None:
@@ -95,6 +97,16 @@ def test_line_ends_and_a_byte_order_mark_do_not_matter() -> None:
         ),
         ("id: a\nmodel: demo\ntools: current_time", "`tools` is not acceptable: expected a list of names"),
         ("id: a\nmodel: demo\nidle_limit: soon", "`idle_limit` is not acceptable: expected a duration"),
+        ("id: a\nmodel: demo\nfirst_token_limit: soon", "`first_token_limit` is not acceptable: expected a duration"),
+        ("id: a\nmodel: demo\nfirst_token_limit: 0", "`first_token_limit` is not acceptable: expected a duration"),
+        (
+            "id: a\nmodel: demo\nmax_concurrent: 0",
+            "`max_concurrent` is not acceptable: expected a whole number above 0",
+        ),
+        (
+            "id: a\nmodel: demo\napi_key_env: sk-REAL",
+            "`api_key_env` is not acceptable: expected the name of an environ",
+        ),
         ("id: a\nmodel: demo\nidle_limit: 0s", "`idle_limit` is not acceptable: expected a duration"),
         ("id: a\nmodel: demo\nidle_limit: true", "`idle_limit` is not acceptable: expected a duration"),
         ("id: a\nmodel: demo\nmax_steps: 0", "`max_steps` is not acceptable: expected a whole number above 0"),
