@@ -68,10 +68,15 @@ class _Pace:
 
 
 class FakeModel:
-    """Every control endpoint is also a method; `app` is the ASGI face, `calls` the log. Without a script it echoes."""
+    """Every control endpoint is also a method; `app` is the ASGI face, `calls` the log. Without a script it echoes.
+
+    `peak` is the most streams that were open at a time.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Logged] = []
+        self.peak = 0
+        self._open = 0
         self.scripts: list[Script] = []
         self.controls = Controls({})
         wires: dict[str, Wire] = {
@@ -136,12 +141,23 @@ class FakeModel:
         answer = Answer(logged.call, turn, logged.number, pace.chunk)
         if logged.call.stream:
             frames = _spoiled(wire, answer, pace) if pace.fault else list(wire.frames(answer))
-            return StreamingResponse(_paced(frames, pace, logged, request), media_type="text/event-stream")
+            return StreamingResponse(
+                self._counted(_paced(frames, pace, logged, request)), media_type="text/event-stream"
+            )
         if pace.fault:
             return Reset() if pace.fault == "cut" else Silence()
         await asyncio.sleep(pace.delay * sum(frame.delta for frame in wire.frames(answer)))
         logged.outcome = "answered"
         return JSONResponse(wire.whole(answer))
+
+    async def _counted(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._open += 1
+        self.peak = max(self.peak, self._open)
+        try:
+            async for data in stream:
+                yield data
+        finally:
+            self._open -= 1
 
     def _turn(self, call: Call) -> tuple[Turn, _Pace]:
         for script in self.scripts:
