@@ -63,6 +63,7 @@ class Connections:
     """
 
     def __init__(self) -> None:
+        self.making = asyncio.Lock()
         self._client: httpx2.AsyncClient | None = None
 
     def client(self) -> httpx2.AsyncClient:
@@ -98,15 +99,13 @@ class ProviderModel:
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
         """See Model.stream."""
-        await self._import()
+        api = await self._ready()
         from pydantic_ai import direct
 
         async with AsyncExitStack() as stack:
             with provider_errors(self._shown):
-                if self._api is None:
-                    self._api = self._made()
                 opened = direct.model_request_stream(
-                    self._api,
+                    api,
                     to_provider(request.system, request.messages, blank_text=self._resolved.wire != "anthropic"),
                     model_settings=self._settings(request),
                     model_request_parameters=_parameters(request.tools),
@@ -115,14 +114,23 @@ class ProviderModel:
                 response = await stack.enter_async_context(opened)
             yield await stack.enter_async_context(aclosing(self._events(response)))
 
-    async def _import(self) -> None:
+    async def _ready(self) -> ProviderApi:
+        """The SDK's client, made at first use, in a thread: that loads modules and prices, for as long as seconds."""
+        async with self._connections.making:
+            if self._api is None:
+                self._api = await asyncio.to_thread(self._prepared)
+            return self._api
+
+    def _prepared(self) -> ProviderApi:
         try:
             for module in (_MODULES[self._resolved.wire], "pydantic_ai.direct"):
-                await asyncio.to_thread(importlib.import_module, module)
+                importlib.import_module(module)
         except ImportError as error:
             raise ModelError(
                 "rejected", f"{self._shown} needs an extra that is not installed: `pip install stratus[models]`."
             ) from error
+        with provider_errors(self._shown):
+            return self._made()
 
     def _made(self) -> ProviderApi:
         made = self._resolved

@@ -9,6 +9,7 @@ import pytest
 
 from stratus.agents.model import ModelError, ModelRequest
 from stratus.agents.pool import ModelPool
+from stratus.agents.providers import ProviderModel
 from stratus.domain.agent import AgentDefinition
 from testbed.fakes.model import FakeModel
 from testbed.fakes.server import FakeServer
@@ -47,6 +48,26 @@ async def test_agents_that_differ_only_by_key_are_told_apart_also_when_they_spea
         model.release("all")
     keys = {logged.call.text: logged.key for logged in model.calls}
     assert keys == {"I am ONE": "key-1", "I am TWO": "key-2", "I am None": "not-needed"}
+    await pool.close()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_one_client_is_made_for_all_that_resolve_to_the_same(
+    fake: tuple[FakeModel, str], wire: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    make = ProviderModel._made
+
+    def counted(model: ProviderModel) -> object:
+        made.append(model._resolved.api_key)
+        return make(model)
+
+    monkeypatch.setattr(ProviderModel, "_made", counted)
+    pool = ModelPool({"ONE": "key-1", "TWO": "key-2", "ALSO_ONE": "key-1"})
+    async with asyncio.TaskGroup() as group:
+        for name in ("ONE", "TWO", "ALSO_ONE", "ONE"):
+            group.create_task(say(pool, wire, address(wire, fake[1]), "hi", name))
+    assert sorted(made) == ["key-1", "key-2"]
     await pool.close()
 
 

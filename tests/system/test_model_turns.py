@@ -70,7 +70,9 @@ class Talk:
         return await self.ended(await self.ask(text))
 
     async def kinds(self, run: str) -> list[str]:
-        sql = "SELECT e.kind FROM session_event e JOIN agent_run r ON r.id = e.run_id WHERE r.public_id = $1 ORDER BY seq"
+        sql = (
+            "SELECT e.kind FROM session_event e JOIN agent_run r ON r.id = e.run_id WHERE r.public_id = $1 ORDER BY seq"
+        )
         return [row["kind"] for row in await self.stage.rows(sql, run)]
 
     async def messages(self) -> list[str]:
