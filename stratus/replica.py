@@ -24,11 +24,11 @@ from stratus.delivery.manager import ChannelManager
 from stratus.delivery.terms import Doors, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Batcher, Chance, Clock, Failpoints, Ids, Loop
+from stratus.execution.ending import TurnTools
 from stratus.execution.family import FamilySweeper
 from stratus.execution.recorder import Recorder
 from stratus.execution.scheduler import Scheduler
 from stratus.execution.sweeper import Sweeper
-from stratus.execution.turn import TurnTools
 from stratus.execution.waiting import Waiting
 from stratus.execution.worker import Worker
 from stratus.http.app import create_app

@@ -85,19 +85,6 @@ class Asking:
     left_out: int = 0
 
 
-async def request_model(
-    models: ModelPool,
-    agent: AgentDefinition,
-    history: Sequence[Message],
-    tools: Sequence[ToolSpec],
-    journal: Listener,
-    clock: Clock,
-) -> ModelDone:
-    """As `ask`, for a turn that begins with the last message of the user."""
-    start = max((i for i, message in enumerate(history) if message.role == "user"), default=0)
-    return await ask(Asking(models, agent, history, tools, start), journal, clock)
-
-
 async def ask(asking: Asking, journal: Listener, clock: Clock) -> ModelDone:
     """The model's next message, with the usage of all attempts at it.
 

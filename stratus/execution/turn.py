@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 import structlog
 
 from stratus.agents.model import ModelDone
-from stratus.agents.pool import ModelPool
 from stratus.agents.tools import Tool, ToolContext
-from stratus.agents.toolsets import Toolsets
-from stratus.channel.values import Limits
 from stratus.domain.agent import AgentDefinition
-from stratus.domain.chain import PlannedOp, notice, reply_chain
 from stratus.domain.errors import CancelAsked, DatabaseAway, LeaseLost, NotApproved
-from stratus.domain.event import NewEvent
 from stratus.domain.history import repaired_by_run
 from stratus.domain.run import RunEvent
 from stratus.domain.turn import (
@@ -35,21 +28,18 @@ from stratus.domain.turn import (
     next_step,
     state_of,
 )
-from stratus.domain.values import FilePart, Message, RunError, TextPart, Usage
-from stratus.effects import Batcher, Clock, Failpoints, Ids
+from stratus.domain.values import Message, RunError, Usage
 from stratus.execution.calls import Calls
+from stratus.execution.ending import Conclusion, Left, TurnTools, ending_of, response_events
 from stratus.execution.journal import Journal
 from stratus.execution.notices import Notifier
 from stratus.execution.parking import parking_of
-from stratus.execution.request import TurnFailed, request_model
+from stratus.execution.request import Asking, TurnFailed, ask
 from stratus.execution.rules import AgentRules
-from stratus.store import blob
-from stratus.store.database import Database
 from stratus.store.execution import spent
 from stratus.store.park import asks_at
-from stratus.store.plan import NewOp, addressed
 from stratus.store.repair import repair
-from stratus.store.run import ClaimedRun, Ending
+from stratus.store.run import ClaimedRun
 from stratus.store.tool_call import StoredCall, calls_of
 
 DEFAULT_IDLE_SECONDS = 120.0
@@ -65,29 +55,6 @@ class Abort(Enum):
     IDLE = auto()
     YIELDED = auto()
     LOST = auto()
-
-
-@dataclass(frozen=True)
-class Conclusion:
-    """How the work ended; `answer` is the model's last message where there is one."""
-
-    event: RunEvent
-    answer: Message | None = None
-    error: RunError | None = None
-
-
-@dataclass(frozen=True)
-class TurnTools:
-    """What every turn of a replica works with. `limits` are a platform's; `toolsets` opens an agent's tools."""
-
-    db: Database
-    models: ModelPool
-    toolsets: Toolsets
-    finisher: Batcher[Ending, bool]
-    limits: Callable[[str], Limits]
-    clock: Clock
-    ids: Ids
-    failpoints: Failpoints
 
 
 class Turn:
@@ -106,6 +73,7 @@ class Turn:
         self._with = tools
         self._take_history(history)
         self._usage = Usage()
+        self._left_out = 0
         self._state = TurnState.REQUESTING
         self._calls: Calls | None = None
         self._journal = Journal(tools.db, claimed.lease, claimed.attempt, claimed.run_seq, dirty=dirty)
@@ -211,9 +179,7 @@ class Turn:
         if number > agent.max_steps:
             raise TurnFailed("too_many_steps", f"The turn took more than {agent.max_steps} steps.")
         await self._with.failpoints.hit("model.before_request")
-        done = await request_model(
-            self._with.models, agent, self._history, rules.specs(), self._journal, self._with.clock
-        )
+        done = await self._asked(agent, rules)
         self._usage = self._usage.plus(done.usage)
         message = calls.named_apart(done.message)
         if not message.calls():
@@ -221,11 +187,22 @@ class Turn:
             return message
         await self._with.failpoints.hit("step.before_commit")
         rows = calls.proposals(message)
-        await self._journal.commit(number, _response_events(message, done), messages=[message], proposed=rows)
+        await self._journal.commit(number, response_events(message, done), messages=[message], proposed=rows)
         calls.proposed(number, rows)
         self._move(TurnEvent.PROPOSE)
         await self._with.failpoints.hit("step.after_commit")
         return message
+
+    async def _asked(self, agent: AgentDefinition, rules: AgentRules) -> ModelDone:
+        turn_start = len(self._history) - len(self._said)
+        asking = Asking(self._with.models, agent, self._history, rules.specs(), turn_start, self._left_out)
+        try:
+            done = await ask(asking, self._journal, self._with.clock)
+        except TurnFailed as error:
+            self._usage = self._usage.plus(error.usage)
+            raise
+        self._left_out = done.left_out
+        return done
 
     async def _call(self, step: RunCall | EndCall | ReadChild | Settle, calls: Calls) -> Message | None:
         among = self._said[-1].calls()
@@ -290,10 +267,13 @@ class Turn:
         self._calls = Calls(tools, context, self._journal, stored, self._with.failpoints, notifier)
         return self._calls
 
+    def _left(self) -> Left:
+        return Left(self._said, self._calls, self._usage)
+
     async def _end(self, conclusion: Conclusion) -> bool:
         """Commit the end, repeating while the database is away and the lease may still be ours."""
         await self._journal.lock.acquire()  # for good: nothing is written after the end
-        ending = self._ending_of(conclusion, await self._files(conclusion))
+        ending = await ending_of(conclusion, self.claimed, self._journal, self._left(), self._with)
         await self._with.failpoints.hit("finish.before_commit")
         while self._aborted is not Abort.LOST:
             try:
@@ -304,78 +284,3 @@ class Turn:
             await self._with.failpoints.hit("finish.after_commit")
             return ended
         return False
-
-    async def _files(self, conclusion: Conclusion) -> list[FilePart]:
-        """What the calls produced for the person, with its bytes."""
-        if conclusion.answer is None or self._calls is None or self.claimed.reply_to is None:
-            return []
-        files = []
-        for file in self._calls.files():
-            data = await blob.get(self._with.db, bytes.fromhex(file["sha256"]))
-            if data is not None:
-                encoded = base64.b64encode(data).decode()
-                files.append(FilePart(name=file["name"], mime=file["mime"], data=encoded))
-        return files
-
-    def _ending_of(self, conclusion: Conclusion, files: Sequence[FilePart]) -> Ending:
-        streamed = self._journal.take()
-        messages = self._last_messages(conclusion)
-        events = [event for message in messages if message.role == "assistant" for event in _answer_events(message)]
-        return Ending(
-            lease=self.claimed.lease,
-            attempt=self.claimed.attempt,
-            run_seq=self._journal.run_seq,
-            event=conclusion.event,
-            finish_token=self._with.ids.uuid(),
-            events=[*streamed, *events],
-            messages=messages,
-            ops=self._ops(conclusion, files),
-            error=conclusion.error,
-            usage=self._usage,
-        )
-
-    def _last_messages(self, conclusion: Conclusion) -> list[Message]:
-        """The answer; or, of a turn that was broken off, what had become visible, and an answer to each call."""
-        if conclusion.answer is not None:
-            return [conclusion.answer]
-        if conclusion.event is RunEvent.YIELD:
-            return []
-        open_calls = self._said[-1].calls() if self._said and self._said[-1].role == "assistant" else []
-        if open_calls and self._calls is not None:
-            return [self._calls.broken_off(open_calls)]
-        spoken = self._journal.spoken()
-        return [Message(role="assistant", parts=[TextPart(text=spoken)])] if spoken else []
-
-    def _ops(self, conclusion: Conclusion, files: Sequence[FilePart]) -> list[NewOp]:
-        to = self.claimed.reply_to
-        if to is None:
-            return []
-        key = f"run:{self.claimed.run}"
-        planned: list[PlannedOp] = []
-        if conclusion.answer is not None:
-            planned = reply_chain(conclusion.answer.text(), files, to, self._with.limits(to.platform), key=key)
-        elif conclusion.error is not None:
-            planned = [notice(f"⚠ {conclusion.error.message}", to, key)]
-        return addressed(planned, to, self.claimed.lease.run_id)
-
-
-def _text_events(message: Message) -> list[NewEvent]:
-    return [
-        NewEvent("text.completed", {"part": index, "text": part.text})
-        for index, part in enumerate(message.parts)
-        if isinstance(part, TextPart) and part.text
-    ]
-
-
-def _answer_events(message: Message) -> list[NewEvent]:
-    return [*_text_events(message), NewEvent("message.assistant", {"text": message.text()})]
-
-
-def _response_events(message: Message, done: ModelDone) -> list[NewEvent]:
-    calls = message.calls()
-    return [
-        *_text_events(message),
-        NewEvent("message.assistant", {"text": message.text(), "calls": [call.call_id for call in calls]}),
-        NewEvent("usage", done.usage.model_dump(mode="json")),
-        *(NewEvent("tool.proposed", {"call_id": call.call_id, "name": call.name, "args": call.args}) for call in calls),
-    ]

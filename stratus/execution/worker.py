@@ -9,8 +9,9 @@ import structlog
 
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Clock, Failpoints
+from stratus.execution.ending import TurnTools
 from stratus.execution.recorder import Recorder
-from stratus.execution.turn import Abort, Turn, TurnTools
+from stratus.execution.turn import Abort, Turn
 from stratus.store.database import Database
 from stratus.store.execution import ExecutionLease, Renewal, canceled
 from stratus.store.hints import Hints

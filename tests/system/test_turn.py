@@ -16,8 +16,9 @@ from stratus.domain.agent import AgentDefinition
 from stratus.domain.history import repaired
 from stratus.domain.values import Message
 from stratus.effects import Batcher, Clock, Failpoints, Ids
+from stratus.execution.ending import TurnTools
 from stratus.execution.journal import Journal
-from stratus.execution.turn import Abort, Turn, TurnTools
+from stratus.execution.turn import Abort, Turn
 from stratus.store.agent import upsert
 from stratus.store.database import Database, Timeouts
 from stratus.store.execution import append
