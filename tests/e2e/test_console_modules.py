@@ -13,6 +13,7 @@ from playwright.async_api import Browser, Page, Route
 
 from stratus.http.console import FOLDER
 from tests.unit.test_cli_stream import STREAM
+from tests.view_vectors import VIEW, vectors
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -152,9 +153,51 @@ async def test_a_resumed_attempt_writes_its_unfinished_message_anew(page: Page) 
         ("thinking", "hm"),
         ("text", "I look."),
         ("tool", "noon"),
+        ("resumed", None),
         ("text", "It is noon."),
     ]
     assert len({one["id"] for one in blocks}) == len(blocks)
+
+
+async def test_a_run_s_view_is_as_the_shared_vectors_say(page: Page) -> None:
+    wanted = vectors()
+    module = f"async (all) => {{ const turn = await import('/turn.js'); const view = {VIEW}; return all.map((events) => view(events, turn)); }}"
+    views = await page.evaluate(module, [one["events"] for one in wanted.values()])
+    assert dict(zip(wanted, views, strict=True)) == {name: one["view"] for name, one in wanted.items()}
+
+
+async def test_a_message_that_a_turn_took_up_is_shown_there_once(page: Page) -> None:
+    log = events(A, 1, *begun())
+    queued = event(B, 4, "run.queued", turn=2, text="and hurry")
+    merged = event(B, 6, "run.merged", into=A)
+    taken = event(A, 5, "message.user", text="and hurry")
+    shown = "const m = await import('/reducer.js'); return m.shownTurns(actions.reduce(m.reduce, m.EMPTY)).map((one) => one.run)"
+
+    async def runs(*actions: Event) -> list[str]:
+        found: list[str] = await page.evaluate(f"async (actions) => {{ {shown} }}", list(actions))
+        return found
+
+    assert await runs(*log, queued) == [A, B]
+    assert await runs(*log, queued, taken, merged) == [A]
+    assert await runs(*log, queued, merged) == [A, B], "nothing of it is lost where the turn does not show it"
+    rows = [
+        (A, "user", text("hello")),
+        (A, "assistant", text("I look.")),
+        (A, "user", text("and hurry")),
+        (A, "assistant", text("done")),
+    ]
+    state = await fold(page, [transcript(f"{B}:9", *rows)])
+    assert [(one["type"], one["text"]) for one in state["turns"][0]["blocks"]] == [
+        ("text", "I look."),
+        ("asked", "and hurry"),
+        ("text", "done"),
+    ]
+    newer, older = transcript(f"{B}:9", *rows[2:]), transcript(None, *rows[:2])
+    state = await fold(page, [newer, {"type": "earlier", "page": older["page"]}])
+    assert [one["asked"]["text"] for one in state["turns"]] == ["hello"]
+    assert [one["text"] for one in state["turns"][0]["blocks"]] == ["I look.", "and hurry", "done"]
+    state = await fold(page, [transcript(f"{A}:0", *rows[:3], opened=A), *log, taken])
+    assert [one["text"] for one in state["turns"][0]["blocks"]] == ["and hurry"], "an open run's come as events"
 
 
 async def test_completed_text_stands_for_deltas_that_are_gone(page: Page) -> None:

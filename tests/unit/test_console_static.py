@@ -15,7 +15,7 @@ MODULES = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER
 PAGE = (FOLDER / "index.html").read_text(encoding="utf-8")
 STYLE = (FOLDER / "app.css").read_text(encoding="utf-8")
 LINES_MAX = 400
-PURE = {"reducer.js", "markdown.js", "sse.js"}
+PURE = {"reducer.js", "turn.js", "markdown.js", "sse.js"}
 
 _IMPORT = re.compile(r"^import .*? from '\./([\w.]+)';$", re.MULTILINE)
 _NAMES = re.compile(r"^import \{ (.*?) \} from '\./([\w.]+)';$", re.MULTILINE)
