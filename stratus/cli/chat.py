@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratus.cli.output import complain, print_json_line, printable_lines
+from stratus.cli.output import complain, print_json_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from stratus.cli.conversation import Conversation
+    from stratus.cli.typed import Typed
     from stratus.config import Settings
+    from stratus.domain.transcript import TurnView
 
 TOKEN_VARIABLE = "STRATUS_TOKEN"
 TOKEN_SECONDS = 12 * 3600.0
@@ -32,12 +34,13 @@ def chat(
     once: Annotated[str | None, typer.Option(metavar="TEXT", help="Send this, print the answer, and end.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON, one a line.")] = False,
 ) -> None:
-    """Talk to an agent. Ctrl-C stops the answer, Ctrl-D ends.
+    """Talk to an agent. Ctrl-C stops the answer, Ctrl-D ends; /approve CODE and /deny CODE answer what it asks.
 
     The access token is read from STRATUS_TOKEN; without it one is made for twelve hours, where this machine can reach the database.
     """
     from stratus.cli.conversation import Conversation
     from stratus.cli.opened import quiet
+    from stratus.cli.typed import Typed
     from stratus.config import load
     from stratus.effects import Ids
 
@@ -46,23 +49,31 @@ def chat(
     urls = url or [settings.public_url]
     conversation = Conversation(urls, _token(settings, urls), session or f"cli-{Ids().uuid()}")
     chosen = agent if agent or session else asyncio.run(_first_agent(conversation))
+    at_terminal = sys.stdin.isatty()
+    typed = Typed(prompt=at_terminal and not as_json)
     if once is not None:
-        raise typer.Exit(0 if asyncio.run(_turn(conversation, chosen, once, as_json)) else 1)
-    if sys.stdin.isatty() and not as_json:
+        # Standard input may belong to the script around us.
+        answers = typed if at_terminal and not as_json else None
+        raise typer.Exit(0 if asyncio.run(_turn(conversation, chosen, once, answers, as_json=as_json)) else 1)
+    if at_terminal and not as_json:
         typer.echo(f"session {conversation.session}")
-    for text in _said_by_person(prompt=sys.stdin.isatty() and not as_json):
-        asyncio.run(_turn(conversation, chosen, text, as_json))
+    for text in _said_by_person(typed):
+        asyncio.run(_turn(conversation, chosen, text, None if as_json else typed, as_json=as_json))
 
 
-def _said_by_person(prompt: bool) -> Iterator[str]:
-    if prompt:
-        import readline  # noqa: F401  # its import gives `input` line editing and a history
+def _said_by_person(typed: Typed) -> Iterator[str]:
+    from stratus.cli.typed import is_answer
+
     while True:
         try:
-            text = input("> " if prompt else "").strip()
-        except (EOFError, KeyboardInterrupt):
+            text = typed.line()
+        except KeyboardInterrupt:
             return
-        if text:
+        if text is None:
+            return
+        if text and is_answer(text):
+            complain("nothing waits for an answer here")
+        elif text:
             yield text
 
 
@@ -102,17 +113,26 @@ async def _first_agent(conversation: Conversation) -> str:
     return agents[0]
 
 
-async def _turn(conversation: Conversation, agent: str | None, text: str, as_json: bool) -> bool:
+async def _turn(
+    conversation: Conversation, agent: str | None, text: str, typed: Typed | None, *, as_json: bool
+) -> bool:
     """Whether the turn completed."""
+    from stratus.cli.typed import Answers
+
     stop = asyncio.Event()
     with _interrupts(stop):
         async with asyncio.TaskGroup() as group:
             stopper = group.create_task(_stop_when(stop, conversation))
+            answers = None if typed is None else Answers(conversation, typed, group)
             try:
                 async with aclosing(conversation.ask(agent, text)) as events:
-                    return await (_print_json(events) if as_json else print_text(events))
+                    if as_json:
+                        return await _print_json(events)
+                    return await print_text(events, None if answers is None else answers.follow)
             finally:
                 stopper.cancel()
+                if answers is not None:
+                    answers.close()
 
 
 @contextmanager
@@ -147,37 +167,15 @@ async def _print_json(events: AsyncIterator[Mapping[str, Any]]) -> bool:
     return bool(kind == "run.completed")
 
 
-async def print_text(events: AsyncIterator[Mapping[str, Any]]) -> bool:
-    """Print text as it streams; True if the turn completed.
+async def print_text(
+    events: AsyncIterator[Mapping[str, Any]], notice: Callable[[TurnView], None] | None = None
+) -> bool:
+    """Tell a turn as it comes, `notice` after each event how it stands; True if it completed."""
+    from stratus.cli.telling import Teller
 
-    What was streamed and what is completed later is the same text, so only the rest is printed then.
-    """
-    streamed = completed = kind = ""
+    teller = Teller()
     async for event in events:
-        kind = event["kind"]
-        if kind == "text.delta":
-            streamed += event["text"]
-            _write(event["text"])
-        elif kind == "text.completed":
-            completed += event["text"]
-            if not streamed.startswith(completed):
-                _write(completed.removeprefix(streamed))
-                streamed = completed
-        elif kind in {"message.assistant", "run.resumed"}:
-            _write("\n" if streamed else "")
-            streamed = completed = ""
-        elif kind == "tool.started":
-            complain(f"uses {event['name']}")
-    if kind != "run.completed":
-        complain(_why(kind, event.get("error")))
-    return bool(kind == "run.completed")
-
-
-def _why(kind: str, error: Mapping[str, Any] | None) -> str:
-    what = kind.removeprefix("run.")
-    return f"{what}: {error['message']}" if error else what
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(printable_lines(text))
-    sys.stdout.flush()
+        teller.tell(event)
+        if notice is not None:
+            notice(teller.view)
+    return teller.view.state == "completed"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 import orjson
 
 from stratus.cli.sse import ServerEvent, events
-from stratus.domain.errors import NotFound, Rejected, Temporary, Unauthenticated
-from stratus.domain.run import TERMINAL_EVENTS
+from stratus.domain.errors import CursorExpired, NotFound, Rejected, Temporary, Unauthenticated
+from stratus.domain.run import TERMINAL_EVENT, TERMINAL_EVENTS, RunState
+from stratus.domain.transcript import Approval
 from stratus.effects import Chance, Clock, Ids
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ FIRST_SECONDS = 5.0  # nothing was ever there: say so soon
 SILENCE_SECONDS = 45.0  # three missed keep-alives
 CONNECT_SECONDS = 5.0
 RETRY_MS = 500
+MERGED = TERMINAL_EVENT[RunState.MERGED]
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _REFUSALS: Mapping[int, type[Rejected]] = {401: Unauthenticated, 404: NotFound}
 
@@ -49,11 +51,13 @@ class Conversation:
     async def ask(self, agent: str | None, text: str) -> AsyncGenerator[Mapping[str, Any], None]:
         """Send a message and give the events of its turn, each once, up to the terminal one. A session that exists knows its agent.
 
+        When a running turn takes the message up, that one's events follow, from there to its end.
+
         Raises Unauthenticated, NotFound or Rejected with what the gateway says, and Temporary when none answers, after a minute if one ever did.
         """
         body = orjson.dumps({"agent": agent, "text": text} if agent else {"text": text})
         key = str(Ids().uuid())
-        place, seen = "", 0
+        place, seen, joined = "", 0, False
         heard_at = self._clock.monotonic()
         while True:
             try:
@@ -65,19 +69,31 @@ class Conversation:
                             continue
                         place, seen = event.id or place, content["seq"]
                         yield content
+                        if content["kind"] == MERGED:
+                            place, joined = f"{content['into']}:{seen}", True
+                            break
                         if content["kind"] in TERMINAL_EVENTS:
                             return
-                cause = "the stream ended early"
+                    else:
+                        raise _Elsewhere("the stream ended early")
             except _StartOver:
+                if joined:
+                    raise CursorExpired(
+                        "what the running answer made of the message is no longer kept as events"
+                    ) from None
                 place = ""
-                continue
             except _Elsewhere as error:
-                cause = str(error)
-            await self._go_elsewhere(heard_at, cause)
+                await self._go_elsewhere(heard_at, str(error))
 
     async def stop(self) -> None:
         """End the turn that is running. Raises as `ask` does."""
         await self._call("POST", f"/sessions/{quote(self.session, safe='')}/stop", b"{}")
+
+    async def decide(self, approval: Approval, decision: Literal["approve", "deny"], note: str = "") -> None:
+        """Answer an approval for the arguments that were shown. Raises as `ask` does: Rejected also where somebody else was first."""
+        body = {"decision": decision, "note": note, "args_hash": approval.args_hash}
+        given = orjson.dumps({name: value for name, value in body.items() if value})
+        await self._call("POST", f"/approvals/{quote(approval.approval, safe='')}", given)
 
     async def agents(self) -> list[str]:
         """The ids of the gateway's agents. Raises as `ask` does."""

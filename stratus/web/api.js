@@ -23,7 +23,19 @@ export const signOut = () => call('POST', '/auth/signout');
 export const agents = async () => (await call('GET', '/agents')).agents;
 export const sessions = async () => (await call('GET', SESSIONS)).sessions;
 export const cancelRun = (id) => call('POST', `/runs/${encodeURIComponent(id)}/cancel`);
+// `hash` is of the arguments that were shown: an answer to others is refused.
+export const decide = (id, hash, decision, note) => call('POST', `/approvals/${encodeURIComponent(id)}`, { body: { decision, ...(note === '' ? {} : { note }), ...(hash ? { args_hash: hash } : {}) } });
 export const stop = (session) => call('POST', `${SESSIONS}/${encodeURIComponent(session)}/stop`, { body: {} });
+
+// A replica of the release before, which may answer while the others are renewed, knows of none.
+export async function approvals() {
+  try {
+    return await call('GET', '/approvals');
+  } catch (problem) {
+    if (problem.status === 404) return [];
+    throw problem;
+  }
+}
 
 export function transcript(session, { before = null, signal = null } = {}) {
   return call('GET', messagesPath(session) + (before === null ? '' : `?before=${before}`), { signal });

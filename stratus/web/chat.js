@@ -1,11 +1,8 @@
 // Shows a session's turns as elements, each made once and changed only where the view state changed.
 
+import { blockNode, fileNode, refreshBlock, showBlock } from './blocks.js';
 import { el, setHidden, setText } from './elements.js';
-import { showMarkdown } from './markdown_view.js';
-import { OPEN } from './reducer.js';
-
-const TOOL_STATES = { proposed: 'to do', started: 'running', done: 'done', failed: 'failed' };
-const OUTCOMES = { denied: 'denied', unknown: 'outcome unknown', interrupted: 'interrupted', failed: 'failed' };
+import { OPEN, shownTurns } from './reducer.js';
 
 export class Chat {
   #root;
@@ -13,7 +10,7 @@ export class Chat {
   #turns = new Map();
   #pending = new Map();
 
-  // `actions` has remove(run), edit(key).
+  // `actions` has remove(run), edit(key), and what an approval's card needs.
   constructor(root, actions) {
     this.#root = root;
     this.#actions = actions;
@@ -27,13 +24,19 @@ export class Chat {
 
   show(state) {
     const waiting = state.pending.filter((one) => one.run === null);
+    const turns = shownTurns(state);
     const wanted = [
-      ...state.turns.map((turn) => this.#entry(this.#turns, turn.run, () => new TurnNode(this.#actions)).show(turn)),
+      ...turns.map((turn) => this.#entry(this.#turns, turn.run, () => new TurnNode(this.#actions)).show(turn)),
       ...waiting.map((one) => this.#entry(this.#pending, one.key, () => new PendingNode(this.#actions)).show(one)),
     ];
-    prune(this.#turns, new Set(state.turns.map((turn) => turn.run)));
+    prune(this.#turns, new Set(turns.map((turn) => turn.run)));
     prune(this.#pending, new Set(waiting.map((one) => one.key)));
     arrange(this.#root, wanted);
+  }
+
+  // After news of who may answer an approval.
+  refresh() {
+    for (const turn of this.#turns.values()) turn.refresh();
   }
 
   #entry(map, key, make) {
@@ -55,6 +58,7 @@ function arrange(parent, nodes) {
 }
 
 class TurnNode {
+  #actions;
   #turn = null;
   #blocks = new Map();
   #question = el('div', { class: 'asked-text', dir: 'auto' });
@@ -67,6 +71,7 @@ class TurnNode {
   #node = el('article', { class: 'turn' }, [this.#asked, this.#answer, this.#note]);
 
   constructor(actions) {
+    this.#actions = actions;
     this.#remove.addEventListener('click', () => actions.remove(this.#turn.run));
   }
 
@@ -76,7 +81,7 @@ class TurnNode {
     this.#node.dataset.run = turn.run;
     setHidden(this.#asked, turn.asked === null);
     setText(this.#question, turn.asked?.text ?? '');
-    if (turn.asked?.files !== this.#turn?.asked?.files) this.#files.replaceChildren(...(turn.asked?.files ?? []).map(fileNode));
+    if (turn.asked?.files !== this.#turn?.asked?.files) this.#files.replaceChildren(...(turn.asked?.files ?? []).map((file) => fileNode(file)));
     this.#showBlocks(turn);
     setText(this.#words, noteOf(turn));
     setHidden(this.#remove, turn.state !== 'queued');
@@ -84,12 +89,16 @@ class TurnNode {
     return this.#node;
   }
 
+  refresh() {
+    for (const { node } of this.#blocks.values()) refreshBlock(node);
+  }
+
   #showBlocks(turn) {
     const open = OPEN.has(turn.state);
     const nodes = turn.blocks.map((block) => {
       const known = this.#blocks.get(block.id);
       if (known?.block === block && known.open === open) return known.node;
-      const node = known?.node ?? blockNode(block);
+      const node = known?.node ?? blockNode(block, turn.run, this.#actions);
       showBlock(node, block, open);
       this.#blocks.set(block.id, { block, open, node });
       return node;
@@ -129,58 +138,18 @@ function noteOf(turn) {
   switch (turn.state) {
     case 'queued': return 'Queued';
     case 'running': return writing ? 'Answering' : 'Working';
-    case 'waiting': return 'Waiting for an approval';
+    case 'waiting': return waitsFor(turn);
     case 'failed': return `Failed. ${turn.error?.message ?? 'No reason was given.'}`;
     case 'canceled': return 'Stopped.';
+    case 'merged': return 'Taken up by the answer that was being written.';
     case 'interrupted': return 'Interrupted: the process that wrote this answer was lost. Nothing was repeated; send the message again if you still want it.';
     default: return '';
   }
 }
 
-function blockNode(block) {
-  switch (block.type) {
-    case 'text': return el('div', { class: 'text' });
-    case 'thinking': return fold('thinking', [el('div', { class: 'fold-text', dir: 'auto' })]);
-    case 'tool': return fold('tool', [el('h3', {}, ['Arguments']), el('pre', { class: 'args', tabindex: 0 }), el('h3', {}, ['Result']), el('pre', { class: 'result', tabindex: 0 })]);
-    default: return el('ul', { class: 'files' }, [fileNode(block)]);
-  }
-}
-
-function fold(kind, inside) {
-  const summary = el('summary', {}, [el('span', { class: 'fold-name' }), el('span', { class: 'fold-state' })]);
-  return el('details', { class: `fold ${kind}` }, [summary, el('div', { class: 'fold-body' }, inside)]);
-}
-
-function showBlock(node, block, open) {
-  if (block.type === 'text') {
-    showMarkdown(node, block.text);
-  } else if (block.type === 'thinking') {
-    setText(node.querySelector('.fold-name'), block.done || !open ? 'Thought' : 'Thinking');
-    setText(node.querySelector('.fold-text'), block.text);
-  } else if (block.type === 'tool') {
-    showTool(node, block, open);
-  }
-}
-
-function showTool(node, block, open) {
-  const ended = block.state === 'done' || block.state === 'failed';
-  node.dataset.state = ended || open ? block.state : 'unfinished';
-  setText(node.querySelector('.fold-name'), block.name);
-  const words = block.state === 'failed' ? OUTCOMES[block.outcome] ?? 'failed' : TOOL_STATES[block.state];
-  setText(node.querySelector('.fold-state'), ended || open ? words : 'not finished');
-  setText(node.querySelector('.args'), indented(block.args));
-  setText(node.querySelector('.result'), block.content + (block.truncated ? '\n… shortened here; the agent read all of it.' : '') || (ended ? '(nothing)' : 'none yet'));
-}
-
-function indented(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
-}
-
-function fileNode(file) {
-  const size = file.size === undefined ? '' : file.size < 1024 ? `${file.size} B` : file.size < 1024 ** 2 ? `${Math.round(file.size / 1024)} KB` : `${(file.size / 1024 ** 2).toFixed(1)} MB`;
-  return el('li', {}, [file.name || 'file', ' ', el('span', { class: 'quiet' }, [size])]);
+function waitsFor(turn) {
+  const names = turn.waits.map((one) => one.agent ?? turn.blocks.find((block) => block.type === 'approval' && block.approval === one.approval)?.name ?? 'an answer');
+  const approvals = turn.waits.filter((one) => one.approval !== undefined).length;
+  if (names.length === 0) return 'Waiting for a worker';
+  return `Waiting for ${approvals === names.length ? 'an approval' : approvals > 0 ? 'approvals and other agents' : 'another agent'}: ${[...new Set(names)].join(', ')}`;
 }

@@ -15,3 +15,17 @@ export function setText(node, text) {
 export function setHidden(node, hidden) {
   if (node.hidden !== hidden) node.hidden = hidden;
 }
+
+// Signs that are not seen, or turn the order of what is seen, as escapes: nobody shall approve what only looks harmless.
+export function plainly(text) {
+  return String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (sign) => sign === '\n' || sign === '\t' ? sign : `\\u{${sign.codePointAt(0).toString(16)}}`);
+}
+
+// JSON for reading, be it text or a value; other text as it is.
+export function indented(json) {
+  try {
+    return JSON.stringify(typeof json === 'string' ? JSON.parse(json) : json, null, 2);
+  } catch {
+    return json;
+  }
+}

@@ -1,6 +1,7 @@
 // The console: brings together the gate, the list of chats, the open chat and the message box, and follows the address.
 
 import * as api from './api.js';
+import { Approvals } from './approvals.js';
 import { Chat } from './chat.js';
 import { Composer } from './composer.js';
 import { setHidden, setText } from './elements.js';
@@ -20,7 +21,8 @@ const part = (name) => document.getElementById(name);
 const scroll = part('scroll');
 
 const threads = new Threads(part('threads'), part('threads-empty'));
-const chat = new Chat(part('log'), { remove: removeRun, edit: editRefused });
+const approvals = new Approvals(part('approvals'), { decide });
+const chat = new Chat(part('log'), { remove: removeRun, edit: editRefused, decide, mayDecide: (id) => approvals.mayDecide(id) });
 const composer = new Composer(part('composer'), sendMessage);
 const sender = new Sender({ accepted, refused, unauthenticated: signedOut, waits: (yes) => setLink({ waits: yes }) });
 
@@ -72,6 +74,7 @@ function openSession(id, known) {
   setLink({ name: 'loading' });
   session.open();
   threads.show(rows, id);
+  approvals.show(id);
   composer.open(known ? id : 'new');
 }
 
@@ -169,6 +172,17 @@ async function stop() {
   await acting(() => stopped);
 }
 
+async function decide(id, hash, decision, note) {
+  try {
+    await api.decide(id, hash, decision, note);
+  } catch (problem) {
+    if (problem.status === 401) signedOut();
+    else throw problem;
+  } finally {
+    refreshSoon();
+  }
+}
+
 async function acting(what) {
   try {
     showNotice('');
@@ -200,8 +214,12 @@ function signedOut() {
 async function refresh() {
   clearTimeout(listTimer);
   try {
-    [rows, agents] = await Promise.all([api.sessions(), api.agents()]);
+    const [sessions, known, asked] = await Promise.all([api.sessions(), api.agents(), api.approvals()]);
+    [rows, agents] = [sessions, known];
     threads.show(rows, session?.id);
+    approvals.take(asked);
+    approvals.show(session?.id);
+    chat.refresh();
     if (session !== null) draw(session);
   } catch (problem) {
     if (problem.status === 401) signedOut();

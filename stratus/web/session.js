@@ -4,7 +4,8 @@ import * as api from './api.js';
 import { Follower } from './follow.js';
 import { EMPTY, OPEN, answerText, isOpen, reduce } from './reducer.js';
 
-const ENDS = { completed: '', failed: 'The answer failed. ', canceled: 'Stopped. ', interrupted: 'The answer was interrupted. ' };
+const ENDS = { completed: '', failed: 'The answer failed. ', canceled: 'Stopped. ', interrupted: 'The answer was interrupted. ', merged: 'Taken up by the answer that is being written. ' };
+const NEWS = /^(run|session|approval)\./;
 
 export class Session {
   #page;
@@ -134,8 +135,9 @@ export class Session {
   }
 
   #tell(before, event) {
-    if (!event.kind.startsWith('run.') && !event.kind.startsWith('session.')) return;
+    if (!NEWS.test(event.kind)) return;
     this.#page.changed();
+    if (event.kind === 'approval.requested') this.#page.announce(`The agent asks to run ${event.name}. It waits for an answer.`);
     const turn = this.#state.turns.findLast((one) => one.run === event.run);
     const was = before.turns.findLast((one) => one.run === event.run);
     if (turn === undefined || was === undefined || !OPEN.has(was.state) || OPEN.has(turn.state)) return;

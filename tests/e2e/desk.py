@@ -17,6 +17,7 @@ from playwright.async_api import (
     Locator,
     Page,
     Request,
+    Route,
     async_playwright,
     expect,
 )
@@ -33,13 +34,19 @@ expect.set_options(timeout=WAIT_MS)
 
 
 class Desk:
-    """One tab. `complaints` are console errors, page errors and policy violations; `foreign` are requests to other hosts."""
+    """One tab. `complaints` are console errors, page errors and policy violations; `foreign` are requests to other hosts.
+
+    After `play_approvals` the gateway's answers about approvals are played: `approvals` are listed, `decisions` kept unless there is a `refusal`.
+    """
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
         self.url = url
         self.complaints: list[str] = []
         self.foreign: list[str] = []
+        self.approvals: list[dict[str, Any]] = []
+        self.decisions: list[tuple[str, dict[str, Any]]] = []
+        self.refusal: dict[str, Any] | None = None
         page.set_default_timeout(WAIT_MS)
         page.on("console", self._said)
         page.on("pageerror", lambda error: self.complaints.append(f"page: {error}"))
@@ -75,6 +82,23 @@ class Desk:
     def serious(self) -> list[str]:
         """Complaints other than of the network, for a test that breaks it."""
         return [one for one in self.complaints if not one.startswith(NETWORK)]
+
+    async def play_approvals(self) -> None:
+        """Answer in the gateway's place."""
+
+        async def listed(route: Route) -> None:
+            await route.fulfill(json=self.approvals)
+
+        async def decided(route: Route) -> None:
+            if self.refusal is not None:
+                await route.fulfill(status=409, json=self.refusal, content_type="application/problem+json")
+                return
+            approval = urlsplit(route.request.url).path.rpartition("/")[2]
+            self.decisions.append((approval, route.request.post_data_json or {}))
+            await route.fulfill(json={})
+
+        await self.page.route("**/approvals", listed)
+        await self.page.route("**/approvals/*", decided)
 
     def _said(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):

@@ -51,7 +51,11 @@ class Command:
         return cls(folder, STRATUS_DATABASE_URL=dsn, STRATUS_SECRET_KEY=SECRET_KEY, **settings)
 
     async def start(
-        self, *arguments: str, settings: Mapping[str, str] | None = None, stdout: int = asyncio.subprocess.PIPE
+        self,
+        *arguments: str,
+        settings: Mapping[str, str] | None = None,
+        stdin: int = asyncio.subprocess.PIPE,
+        stdout: int = asyncio.subprocess.PIPE,
     ) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -60,7 +64,7 @@ class Command:
             *arguments,
             cwd=self.folder,
             env={**self.environment, **(settings or {})},
-            stdin=asyncio.subprocess.PIPE,
+            stdin=stdin,
             stdout=stdout,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -75,7 +79,7 @@ async def ended(process: asyncio.subprocess.Process, said: str = "") -> Done:
     """Wait for a command's end. Kills it when that takes too long."""
     try:
         async with asyncio.timeout(SECONDS):
-            out, err = await process.communicate(said.encode())
+            out, err = await process.communicate(said.encode() if process.stdin else None)
     except TimeoutError:
         process.kill()
         await process.wait()

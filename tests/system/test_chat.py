@@ -9,25 +9,22 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stratus.cli.conversation import Conversation
-from stratus.domain.event import NewEvent
 from stratus.domain.run import RunEvent
-from stratus.domain.values import Message, RunError, TextPart
+from stratus.domain.values import RunError
 from stratus.http.server import HttpServer
 from stratus.store.database import Database
-from stratus.store.execution import Append, append
-from stratus.store.run import ClaimedRun, Ending, claim, finish
 from testbed.eventually import eventually
 from testbed.sockets import ReservedPort
 from tests.store.world import rows
 from tests.system.commands import Command, ended
+from tests.system.player import Player
 from tests.system.web import Web
 
 WORDS = ("one ", "two\u2028 ", "three ", "four")
@@ -46,49 +43,6 @@ def stratus(dsn: str, tmp_path: Path) -> Command:
     return Command.on(dsn, tmp_path)
 
 
-class Turn:
-    """A claimed run whose answer is said word by word."""
-
-    def __init__(self, web: Web, claimed: ClaimedRun) -> None:
-        self._web = web
-        self._claimed = claimed
-        self._run_seq = claimed.run_seq
-        self._said = ""
-
-    @classmethod
-    async def next(cls, web: Web) -> Turn:
-        taken: list[ClaimedRun] = []
-
-        async def one() -> bool:
-            taken.extend(await claim(web.db, "worker", 1, 60))
-            return bool(taken)
-
-        await eventually(one, 20, "a message queued by the client")
-        return cls(web, taken[0])
-
-    async def say(self, words: Sequence[str]) -> None:
-        events = [NewEvent("text.delta", {"part": 0, "text": word}) for word in words]
-        assert await append(self._web.db, [Append(self._claimed.lease, self._run_seq, 1, events)]) == [True]
-        self._run_seq += len(events)
-        self._said += "".join(words)
-        self._web.hints.send("session", self._claimed.lease.session_id)
-
-    async def end(self, event: RunEvent = RunEvent.COMPLETE, error: RunError | None = None) -> None:
-        texts = [NewEvent("text.completed", {"part": 0, "text": self._said}), NewEvent("message.assistant", {})]
-        ending = Ending(
-            lease=self._claimed.lease,
-            attempt=1,
-            run_seq=self._run_seq,
-            event=event,
-            finish_token=uuid4(),
-            events=texts if self._said else [],
-            messages=[Message(role="assistant", parts=[TextPart(text=self._said)])],
-            error=error,
-        )
-        assert await finish(self._web.db, [ending]) == [True]
-        self._web.hints.send("session", self._claimed.lease.session_id)
-
-
 async def _printed(process: asyncio.subprocess.Process, text: str) -> None:
     assert process.stdout is not None
     async with asyncio.timeout(20):
@@ -97,7 +51,7 @@ async def _printed(process: asyncio.subprocess.Process, text: str) -> None:
 
 async def test_an_answer_is_printed_as_it_comes_and_once(web: Web, stratus: Command) -> None:
     process = await stratus.start("chat", "--url", web.url, "--once", "count")
-    turn = await Turn.next(web)
+    turn = await Player.next(web.db, web.hints)
     await turn.say(WORDS[:2])
     await _printed(process, "one two\ufffd ")
     await turn.say(WORDS[2:])
@@ -108,14 +62,14 @@ async def test_an_answer_is_printed_as_it_comes_and_once(web: Web, stratus: Comm
 
 async def test_text_that_was_never_streamed_is_printed_when_it_is_complete(web: Web, stratus: Command) -> None:
     process = await stratus.start("chat", "--url", web.url, "--once", "count", "--json")
-    turn = await Turn.next(web)
-    turn._said = "whole"
+    turn = await Player.next(web.db, web.hints)
+    turn.said = "whole"
     await turn.end()
     events = [json.loads(line) for line in (await ended(process)).out.splitlines()]
     assert [event["kind"] for event in events][-3:] == ["text.completed", "message.assistant", "run.completed"]
     process = await stratus.start("chat", "--url", web.url, "--once", "count")
-    turn = await Turn.next(web)
-    turn._said = "whole"
+    turn = await Player.next(web.db, web.hints)
+    turn.said = "whole"
     await turn.end()
     assert (await ended(process)).out == "whole\n"
 
@@ -123,7 +77,7 @@ async def test_text_that_was_never_streamed_is_printed_when_it_is_complete(web: 
 async def test_it_goes_on_at_another_replica_without_gap_or_repeat(web: Web, dsn: str, stratus: Command) -> None:
     async with Web(dsn) as first:
         process = await stratus.start("chat", "--url", first.url, "--url", web.url, "--once", "count")
-        turn = await Turn.next(web)
+        turn = await Player.next(web.db, web.hints)
         await turn.say(WORDS[:1])
         await _printed(process, "one ")
     await turn.say(WORDS[1:])
@@ -136,7 +90,7 @@ async def test_a_message_meant_for_a_dead_replica_reaches_another_one_once(web: 
     with ReservedPort() as nobody:
         dead = f"http://127.0.0.1:{nobody.number}"
         process = await stratus.start("chat", "--url", dead, "--url", web.url, "--agent", "demo", "--once", "hi")
-        turn = await Turn.next(web)
+        turn = await Player.next(web.db, web.hints)
         await turn.end()
         assert (await ended(process)).code == 0
     assert len(await rows(web.db, "SELECT id FROM agent_run")) == 1
@@ -144,7 +98,7 @@ async def test_a_message_meant_for_a_dead_replica_reaches_another_one_once(web: 
 
 async def test_ctrl_c_stops_the_turn_and_the_end_is_awaited(web: Web, stratus: Command) -> None:
     process = await stratus.start("chat", "--url", web.url, "--once", "count")
-    turn = await Turn.next(web)
+    turn = await Player.next(web.db, web.hints)
     await turn.say(WORDS[:1])
     await _printed(process, "one ")
     process.send_signal(signal.SIGINT)
@@ -160,7 +114,7 @@ async def test_ctrl_c_stops_the_turn_and_the_end_is_awaited(web: Web, stratus: C
 
 async def test_a_failed_turn_says_why_and_fails(web: Web, stratus: Command) -> None:
     process = await stratus.start("chat", "--url", web.url, "--once", "count")
-    turn = await Turn.next(web)
+    turn = await Player.next(web.db, web.hints)
     await turn.end(RunEvent.FAIL, RunError(code="overloaded", message="The model is overloaded.\x1b[2J"))
     assert (await ended(process)).refused() == "failed: The model is overloaded.\ufffd[2J"
 
