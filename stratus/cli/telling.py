@@ -8,11 +8,11 @@ from typing import Any
 
 from stratus.cli.conversation import MERGED
 from stratus.cli.output import complain, printable_lines
+from stratus.domain.approval import code_of
 from stratus.domain.transcript import Approval, Call, Child, Resumed, TurnView, Written, fold
 
 Event = Mapping[str, Any]
 
-CODE_CHARACTERS = 8
 _OUTCOMES = {
     "denied": "denied",
     "expired": "not approved in time",
@@ -69,7 +69,7 @@ class Teller:
 
 def code(approval: Approval) -> str:
     """What a person types to mean this one."""
-    return approval.approval[:CODE_CHARACTERS]
+    return code_of(approval.approval)
 
 
 def _nothing(_view: TurnView, _event: Event) -> list[str]:

@@ -133,12 +133,17 @@ def is_answer(text: str) -> bool:
     return text.split(None, 1)[0] in _DECISIONS
 
 
+def _bare(name: str) -> str:
+    return name.lower().replace("-", "")
+
+
 def meant(pending: Sequence[Approval], words: str, complain: Callable[[str], None]) -> tuple[Approval, str] | None:
     """The approval that CODE [note] means, and the note. Without a code the only one; None after a complaint."""
     if not words and len(pending) == 1:
         return pending[0], ""
     name, _, note = words.partition(" ")
-    found = [one for one in pending if name and one.approval.startswith(name)]
+    name = _bare(name)
+    found = [one for one in pending if name and _bare(one.approval).startswith(name)]
     if len(found) == 1:
         return found[0], note.strip()
     complain(f"say which: {', '.join(f'{code(one)} ({one.name})' for one in pending)}")

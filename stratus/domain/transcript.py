@@ -109,11 +109,12 @@ class Compacted:
 
 @dataclass(frozen=True)
 class Asked:
-    """A further message that the person sent and this run took up on its way."""
+    """A further message that the person sent and this run took up on its way. `merged` is the run that it had been queued as."""
 
     type: ClassVar[str] = "asked"
     id: str
     text: str
+    merged: str | None = None
 
 
 Block = Written | Call | Approval | Child | File | Resumed | Compacted | Asked
@@ -205,7 +206,7 @@ def _user(view: TurnView, event: Event) -> TurnView:
     """The first message is the question; each further one was taken up on the way."""
     if not view.begun:
         return replace(view, asked=event["text"], begun=True)
-    return _added(view, Asked(_id(view), event["text"]))
+    return _added(view, Asked(_id(view), event["text"], event.get("merged")))
 
 
 def _written(kind: str, view: TurnView, event: Event) -> TurnView:

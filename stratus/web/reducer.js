@@ -25,7 +25,7 @@ export const isOpen = (state) => state.turns.some((turn) => OPEN.has(turn.state)
 export const answerText = (turn) => turn.blocks.filter((block) => block.type === 'text').map((block) => block.text).join('\n\n');
 // Turns to show: a message that another turn took up, and shows in its place, is not shown twice.
 export const shownTurns = (state) => state.turns.filter((turn) => turn.state !== 'merged' || !state.turns.some((other) => other.run === turn.into && takenUp(other, turn)));
-const takenUp = (other, turn) => other.blocks.some((block) => block.type === 'asked' && block.text === turn.asked?.text);
+const takenUp = (other, turn) => other.blocks.some((block) => block.type === 'asked' && block.merged === turn.run);
 export const cursorSeq = (cursor) => Number(cursor.slice(cursor.lastIndexOf(':') + 1));
 
 function transcript(state, page) {

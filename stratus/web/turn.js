@@ -9,7 +9,7 @@ export function newTurn(run, at, asked) {
 }
 
 export const toolBlock = (id, call, name, args) => ({ type: 'tool', id, call, name, args, state: 'proposed', outcome: '', content: '', truncated: false });
-export const askedBlock = (id, text) => ({ type: 'asked', id, text });
+export const askedBlock = (id, text, merged = null) => ({ type: 'asked', id, text, merged });
 
 // The turn after its run's next event. An event of an unknown kind changes nothing but the attempt.
 export function step(turn, event) {
@@ -67,7 +67,7 @@ function resumed(turn, event) {
 // The first message is the question; each further one was taken up on the way.
 function asked(turn, event) {
   if (!turn.begun) return { ...turn, begun: true, asked: { text: event.text, files: turn.asked?.files ?? [] } };
-  return added(turn, (id) => askedBlock(id, event.text));
+  return added(turn, (id) => askedBlock(id, event.text, event.merged ?? null));
 }
 
 // A piece of a part, or with text.completed all of it.

@@ -170,7 +170,7 @@ async def test_a_message_that_a_turn_took_up_is_shown_there_once(page: Page) -> 
     log = events(A, 1, *begun())
     queued = event(B, 4, "run.queued", turn=2, text="and hurry")
     merged = event(B, 6, "run.merged", into=A)
-    taken = event(A, 5, "message.user", text="and hurry")
+    taken = event(A, 5, "message.user", text="and hurry", merged=B)
     shown = "const m = await import('/reducer.js'); return m.shownTurns(actions.reduce(m.reduce, m.EMPTY)).map((one) => one.run)"
 
     async def runs(*actions: Event) -> list[str]:

@@ -263,7 +263,6 @@ async def test_a_message_that_the_running_turn_takes_up_is_shown_in_it(
         await player.tell(*call("c1", "clock"))
         await desk.send("and hurry")
         await desk.ended(1, "queued")
-        await player.event("message.user", text="and hurry")
         await player.merged()
         await expect(desk.turns()).to_have_count(1)
         assert await desk.asked() == ["go", "and hurry"]

@@ -13,20 +13,10 @@ from stratus.store.database import Database
 from stratus.store.execution import Append, append
 from stratus.store.hints import Hints
 from stratus.store.run import ClaimedRun, Ending, claim, finish
+from stratus.store.steer import take_up
 from testbed.eventually import eventually
 
-# What the holder of the lease writes when it takes up a queued message: one transaction under the session's lock.
-MERGE = """
-WITH taken AS (
-    UPDATE agent_run SET state = 'merged', finished_at = clock_timestamp(), runnable_at = NULL,
-           merged_into = (SELECT id FROM agent_run WHERE public_id = $2::uuid)
-     WHERE session_id = $1 AND state = 'queued' RETURNING id
-), bump AS (
-    UPDATE session SET event_seq = event_seq + 1 WHERE id = $1 RETURNING event_seq
-)
-INSERT INTO session_event (session_id, seq, run_id, run_seq, attempt, kind, payload)
-SELECT $1, b.event_seq, t.id, 2, 0, 'run.merged', jsonb_build_object('into', $2::text) FROM taken t, bump b
-"""
+STEERS = "UPDATE agent_run SET busy = 'steer' WHERE session_id = $1 AND state = 'queued'"
 
 
 class Player:
@@ -80,8 +70,10 @@ class Player:
         """Take the message that waits behind the run up, as soon as there is one."""
 
         async def taken() -> bool:
-            done: str = await self._db.transact(lambda c: c.execute(MERGE, self.session, self.run))
-            return not done.endswith(" 0")
+            await self._db.transact(lambda c: c.execute(STEERS, self.session))
+            messages = await take_up(self._db, self._claimed.lease, self._run_seq, self.attempt)
+            self._run_seq += len(messages)
+            return bool(messages)
 
         await eventually(taken, 20, "a message to take up")
         self._hint()

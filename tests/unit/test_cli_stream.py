@@ -107,12 +107,12 @@ LINES = {
     "denied": ([CALL, {"kind": "tool.failed", "call_id": "c", "outcome": "denied", "content": ""}], "pay: denied"),
     "asks": (
         [ASKS, {"kind": "run.waiting", "for": [{"approval": "a1b2c3d4-0000", "call_id": "c"}]}],
-        'asks to run pay\ufffd[2J with {"\ufffd": 1}\nanswer with /approve a1b2c3d4 or /deny a1b2c3d4, and a note if you like\n'
+        'asks to run pay\ufffd[2J with {"\ufffd": 1}\nanswer with /approve a1b2c3 or /deny a1b2c3, and a note if you like\n'
         "waits for an approval of pay\ufffd[2J",
     ),
     "answered": (
         [{**ASKS, "name": "pay"}, {"kind": "approval.resolved", "id": ASKS["id"], "call_id": "c", "state": "denied", "by": "Ada", "note": "no"}],
-        'asks to run pay with {"\ufffd": 1}\nanswer with /approve a1b2c3d4 or /deny a1b2c3d4, and a note if you like\npay: denied by Ada: no',
+        'asks to run pay with {"\ufffd": 1}\nanswer with /approve a1b2c3 or /deny a1b2c3, and a note if you like\npay: denied by Ada: no',
     ),
     "delegates": (
         [
@@ -148,5 +148,5 @@ def test_a_code_names_one_approval() -> None:
     assert complaints == []
     for pending, words in (([one, two], ""), ([one, two], "a2"), ([one, one], "a1b2"), ([one], "not today")):
         assert meant(pending, words, complaints.append) is None
-    assert complaints[0] == "say which: a1b2c3d4 (pay), ffff0000 (pay)" and len(complaints) == 4
+    assert complaints[0] == "say which: a1b2c3 (pay), ffff00 (pay)" and len(complaints) == 4
     assert is_answer("/approve x") and not is_answer("/approved x")
