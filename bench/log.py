@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from functools import partial
 
+import asyncpg
+
 from bench.ground import opened
 from stratus.domain.event import NewEvent
 from stratus.domain.values import Actor, RunInput
@@ -40,7 +42,9 @@ async def appended(server: EmbeddedPostgres, rounds: int) -> tuple[float, float]
 
 
 async def _bare(db: Database, rounds: int, sessions: list[str]) -> float:
-    await db.transact(lambda c: c.execute(_BARE_TABLE))
+    owner = await asyncpg.connect(db.dsn)  # the store's role may make no tables
+    await owner.execute(_BARE_TABLE)
+    await owner.close()
     names, payloads = [name for name in sessions for _ in range(2)], [_BARE_PAYLOAD] * (2 * len(sessions))
     started = time.perf_counter()
     for n in range(rounds):

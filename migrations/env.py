@@ -17,6 +17,9 @@ def _migrate(connection: Connection) -> None:
     context.configure(connection=connection, target_metadata=None, version_table="stratus_version")
     with context.begin_transaction():
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+        connection.execute(
+            text("SET LOCAL ROLE NONE")
+        )  # a pooler may be told to make every connection the replicas' role
         connection.execute(text("SET LOCAL lock_timeout = '2s'"))
         connection.execute(text("SET LOCAL statement_timeout = '60s'"))
         context.get_context()._ensure_version_table()  # inside the lock: two first migrators must not race for it

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any, get_type_hints
+from typing import Any, Protocol, get_type_hints
 from uuid import UUID
 
 import structlog
@@ -29,6 +29,13 @@ _WILDCARDS = frozenset("*?[")
 log = structlog.get_logger(__name__)
 
 
+class AgentRows(Protocol):
+    """What a tool may read of the database: the rows of the agent that calls it, whatever the SQL says."""
+
+    async def fetch(self, sql: str, *args: str | int | float | bool | None) -> list[dict[str, Any]]:
+        """The rows of one SELECT, as JSON has them. See StoredRows in stratus/store/rows.py for its bounds and errors."""
+
+
 @dataclass(frozen=True)
 class ToolContext:
     """Who calls: passed to a function that has a parameter annotated with this class. `call_id` is the provider's."""
@@ -37,6 +44,7 @@ class ToolContext:
     run: UUID
     call_id: str
     agent_id: str
+    rows: AgentRows
     progress: Callable[[str], None] = lambda _text: None
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,9 +32,10 @@ def on_database(work: Callable[[Opened], Awaitable[T]]) -> T:
     quiet()
 
     async def run() -> T:
-        async with server(load()) as (settings, _), database(settings) as db:
+        async with server(load()) as (settings, _):
             await require_current(settings)
-            return await work(Opened(settings, db))
+            async with database(settings) as db:
+                return await work(Opened(settings, db))
 
     return asyncio.run(run())
 
@@ -78,29 +79,45 @@ async def server(settings: Settings) -> AsyncIterator[tuple[Settings, EmbeddedPo
 @asynccontextmanager
 async def database(settings: Settings) -> AsyncIterator[Database]:
     """A small connected Database. Raises DatabaseAway or BadSetting, naming the address without its password."""
-    from stratus.config import without_password
-    from stratus.domain.errors import BadSetting, Broken, DatabaseAway
     from stratus.store.database import Database
 
     db = Database(settings.dsn, application_name="stratus-cli", main_size=2, ingress_size=1)
-    where = without_password(settings.dsn)
-    try:
+    with _naming(settings.dsn):
         await db.open()
-    except DatabaseAway as error:
-        raise DatabaseAway(f"{error}, at {where}; check STRATUS_DATABASE_URL and that the server runs") from error
-    except (Broken, ValueError) as error:
-        raise BadSetting(f"STRATUS_DATABASE_URL: {where} refuses us: {error}") from error
     try:
         yield db
     finally:
         await db.close()
 
 
-async def require_current(settings: Settings) -> None:
-    """Raises BadSetting when the database was not migrated to this release."""
+async def reach(settings: Settings) -> None:
+    """Whether the database answers, migrated or not. Raises as `database` does."""
     from stratus.store import migrate
 
-    await migrate.require_current(settings.dsn)
+    with _naming(settings.dsn):
+        await migrate.reach(settings.dsn)
+
+
+@contextmanager
+def _naming(dsn: str) -> Iterator[None]:
+    from stratus.config import without_password
+    from stratus.domain.errors import BadSetting, Broken, DatabaseAway
+
+    where = without_password(dsn)
+    try:
+        yield
+    except DatabaseAway as error:
+        raise DatabaseAway(f"{error}, at {where}; check STRATUS_DATABASE_URL and that the server runs") from error
+    except (Broken, ValueError) as error:
+        raise BadSetting(f"STRATUS_DATABASE_URL: {where} refuses us: {error}") from error
+
+
+async def require_current(settings: Settings) -> None:
+    """Raises BadSetting when the database was not migrated to this release, else as `database` does."""
+    from stratus.store import migrate
+
+    with _naming(settings.dsn):
+        await migrate.require_current(settings.dsn)
 
 
 def operator() -> str:

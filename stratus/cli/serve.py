@@ -38,8 +38,9 @@ async def _serve(settings: Settings) -> int:
     from stratus.cli.opened import database, require_current, server
 
     async with server(settings) as (complete, _):
+        await require_current(complete)
         async with database(complete):
-            await require_current(complete)
+            pass
         return await replica.serve(complete)
 
 
@@ -53,9 +54,10 @@ def migrate(as_json: Json = False) -> None:
 
 
 async def _migrate(settings: Settings) -> str:
-    from stratus.cli.opened import database, server
+    from stratus.cli.opened import reach, server
     from stratus.store import migrate
 
-    async with server(settings) as (complete, _), database(complete):
+    async with server(settings) as (complete, _):
+        await reach(complete)
         await migrate.upgrade(complete.dsn)
     return migrate.head()

@@ -32,20 +32,22 @@ def up() -> None:
 
 async def _up(settings: Settings) -> int:
     from stratus import replica
-    from stratus.cli.opened import database, server
+    from stratus.cli.opened import database, reach, server
     from stratus.store import migrate
 
     typer.echo("stratus: opening the database")
-    async with server(settings) as (complete, embedded), database(complete) as db:
+    async with server(settings) as (complete, embedded):
+        await reach(complete)
         await migrate.upgrade(complete.dsn)
-        folder = AgentFolder(db, complete.home / "agents")
-        folder.prepare()
-        await folder.follow()
-        link = await signin_link(db, complete.public_url, "stratus up")
-        typer.echo(f"stratus: agents in {folder.path} are followed")
-        typer.echo(f"stratus: sign in within 15 minutes at {link}")
-        async with _meanwhile(folder, embedded):
-            return await replica.serve(complete)
+        async with database(complete) as db:
+            folder = AgentFolder(db, complete.home / "agents")
+            folder.prepare()
+            await folder.follow()
+            link = await signin_link(db, complete.public_url, "stratus up")
+            typer.echo(f"stratus: agents in {folder.path} are followed")
+            typer.echo(f"stratus: sign in within 15 minutes at {link}")
+            async with _meanwhile(folder, embedded):
+                return await replica.serve(complete)
 
 
 @asynccontextmanager

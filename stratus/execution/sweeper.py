@@ -62,7 +62,7 @@ class Sweeper:
         event = _fate(orphan)
         given_up = event is RunEvent.INTERRUPT
         return Ending(
-            lease=ExecutionLease(orphan.session_id, orphan.run_id, 0, self._ids.uuid()),
+            lease=ExecutionLease(orphan.session_id, orphan.run_id, 0, self._ids.uuid(), agent_id=""),
             attempt=orphan.claim,
             run_seq=orphan.run_seq,
             event=event,

@@ -39,6 +39,7 @@ from stratus.execution.rules import AgentRules
 from stratus.store.execution import spent
 from stratus.store.park import asks_at
 from stratus.store.repair import repair
+from stratus.store.rows import StoredRows
 from stratus.store.run import ClaimedRun
 from stratus.store.tool_call import StoredCall, calls_of
 
@@ -260,9 +261,10 @@ class Turn:
         lease, db = self.claimed.lease, self._with.db
         stored: Sequence[StoredCall] = ()
         if self.claimed.resumed:
-            stored = await calls_of(db, lease.run_id)
-            self._usage = await spent(db, lease.run_id)
-        context = ToolContext(lease.session_id, self.claimed.run, "", self.claimed.agent_id)
+            stored = await calls_of(db, lease.run_id, agent=lease.agent_id)
+            self._usage = await spent(db, lease.run_id, agent=lease.agent_id)
+        rows = StoredRows(db, lease.agent_id)
+        context = ToolContext(lease.session_id, self.claimed.run, "", self.claimed.agent_id, rows)
         notifier = Notifier(db, self.claimed, self._with.limits)
         self._calls = Calls(tools, context, self._journal, stored, self._with.failpoints, notifier)
         return self._calls

@@ -15,7 +15,7 @@ from stratus.execution.turn import Abort, Turn
 from stratus.store.database import Database
 from stratus.store.execution import ExecutionLease, Renewal, canceled
 from stratus.store.hints import Hints
-from stratus.store.message import history
+from stratus.store.message import histories
 from stratus.store.renewal import local_deadline
 from stratus.store.run import ClaimedRun, claim
 
@@ -92,10 +92,9 @@ class Worker:
         return True
 
     async def _with_history(self, claimed: Sequence[ClaimedRun], deadline: float) -> list[Turn]:
-        sessions = [one.lease.session_id for one in claimed]
         while True:
             try:
-                told = await self._db.read(lambda c: history(c, sessions))
+                told = await histories(self._db, [one.lease for one in claimed])
                 break
             except DatabaseAway:  # what is claimed must not be dropped while its lease lasts
                 if self._clock.monotonic() > deadline:

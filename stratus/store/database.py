@@ -13,9 +13,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import asyncpg
 import structlog
 
-from stratus.domain.errors import DatabaseAway
+from stratus.domain.errors import BadSetting, Broken, DatabaseAway
 from stratus.effects import Chance, Clock, finished
 from stratus.store.faults import FAULTS, Fault, classify, translate
+from stratus.store.isolation import APP, TURN
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 T = TypeVar("T")
@@ -23,6 +24,11 @@ Work: TypeAlias = Callable[[Connection], Awaitable[T]]
 
 ACQUIRE_SECONDS = 2.0
 RESOLVE_SECONDS = 20.0
+# So many of the tools' own reads run at once: however slow they are, they keep no connection from the commits.
+TOOL_CONNECTIONS = 2
+
+_WHO = "SELECT current_user::text"
+_ENTER_TURN = f"SELECT stratus_enter($1), set_config('role', '{TURN}', true)"
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +72,7 @@ class Timeouts:
         """The session's settings, as PostgreSQL spells them."""
         return {
             "application_name": application_name,
+            "role": APP,
             "TimeZone": "UTC",
             "default_transaction_isolation": "read committed",
             "synchronous_commit": "on",
@@ -80,7 +87,7 @@ class Timeouts:
 
 
 async def connect(dsn: str, timeouts: Timeouts, application_name: str) -> asyncpg.Connection[asyncpg.Record]:
-    """One connection outside of the pools, with the house's settings. Raises DatabaseAway."""
+    """One connection outside of the pools, with the house's settings and role. Raises DatabaseAway."""
     try:
         return await asyncpg.connect(
             dsn,
@@ -93,7 +100,10 @@ async def connect(dsn: str, timeouts: Timeouts, application_name: str) -> asyncp
 
 
 class Database:
-    """Two small pools on one server: `ingress` answers platforms and people even while the workers' one is exhausted."""
+    """Small pools on one server: `ingress` answers platforms and people even while the workers' one is exhausted, `tools` reads for tools.
+
+    All run as `stratus_app`. With `agent`, a transaction runs as `stratus_turn` instead, and the rows of other agents are not there for it.
+    """
 
     def __init__(
         self,
@@ -107,13 +117,13 @@ class Database:
         self.dsn = dsn
         self.timeouts = timeouts or Timeouts()
         self.application_name = application_name
-        self._sizes = {"main": main_size, "ingress": ingress_size}
+        self._sizes = {"main": main_size, "ingress": ingress_size, "tools": TOOL_CONNECTIONS}
         self._pools: dict[str, asyncpg.Pool[asyncpg.Record]] = {}
         self._clock = Clock()
         self._chance = Chance()
 
     async def open(self) -> None:
-        """Make the pools. Raises DatabaseAway when the server cannot be reached."""
+        """Make the pools. Raises DatabaseAway when the server cannot be reached, BadSetting when it does not let us run as `stratus_app`."""
         try:
             for name, size in self._sizes.items():
                 self._pools[name] = await asyncpg.create_pool(
@@ -129,7 +139,14 @@ class Database:
         except FAULTS as error:
             raise translate(error) from error
         try:
-            await self.read(_look)
+            await self.read(_require_role)
+        except Broken as error:
+            await self.close()
+            if APP in str(error):
+                raise BadSetting(
+                    f"the database refuses to let us run as {APP}; run `stratus migrate` ({error})"
+                ) from error
+            raise
         except BaseException:
             await self.close()
             raise
@@ -144,11 +161,14 @@ class Database:
                 pool.terminate()
         self._pools.clear()
 
-    async def read(self, work: Work[T], *, pool: str = "main") -> T:
-        """Run reads, each statement on its own. Raises DatabaseAway, or what `work` raises."""
+    async def read(self, work: Work[T], *, pool: str = "main", agent: str | None = None) -> T:
+        """Run reads, each statement on its own; with `agent` all in one transaction. Raises DatabaseAway, or what `work` raises."""
         connection = await self._acquire(pool)
         try:
-            return await self._guarded(connection, work)
+            if agent is None:
+                return await self._guarded(connection, work)
+            # Rolled back, so that no setting which a tool's statement has made stays.
+            return await self._rolled_back(connection, work, agent, readonly=True)
         finally:
             await self._release(pool, connection)
 
@@ -160,6 +180,7 @@ class Database:
         idempotent: bool = False,
         autocommit: bool = False,
         pool: str = "main",
+        agent: str | None = None,
     ) -> T:
         """Run `work` in one transaction, and know what became of it (`commit_or_resolve`).
 
@@ -168,13 +189,14 @@ class Database:
         keys wait for the doubtful one. With neither, DatabaseAway is raised and the caller must treat the outcome as unknown.
 
         `autocommit` is for a `work` of one single statement: it saves two round trips, and any lost answer is then in doubt. Such a statement may
-        arrive even after a look that did not find it, with no lock to wait on, so its repeat must recognise its own work.
+        arrive even after a look that did not find it, with no lock to wait on, so its repeat must recognise its own work. It cannot go with `agent`.
         """
+        assert not (autocommit and agent is not None)
         until = self._clock.monotonic() + RESOLVE_SECONDS
         doubted = False
         while True:
             try:
-                doubt = await self._attempt(work, autocommit=autocommit, pool=pool)
+                doubt = await self._attempt(work, autocommit=autocommit, pool=pool, agent=agent)
             except DatabaseAway:
                 # The doubtful transaction itself may be what is in the way: as long as it may commit, there is no answer.
                 if not doubted or self._clock.monotonic() > until:
@@ -186,7 +208,7 @@ class Database:
             doubted = True
             log.warning("commit.in_doubt", pool=pool, error=type(doubt.error).__name__)
             if resolve is not None:
-                found = await self._resolve(resolve, until, pool)
+                found = await self._resolve(resolve, until, pool, agent)
                 if found is not None:
                     return found.value
             elif not idempotent:
@@ -195,13 +217,13 @@ class Database:
                 raise DatabaseAway("the database did not answer in time") from doubt.error
             await self._clock.sleep(self._chance.spread(0.2, 0.5))
 
-    async def _attempt(self, work: Work[T], *, autocommit: bool, pool: str) -> T | _Doubt:
+    async def _attempt(self, work: Work[T], *, autocommit: bool, pool: str, agent: str | None) -> T | _Doubt:
         connection = await self._acquire(pool)
         try:
             if autocommit:
                 return await _statement(connection, work)
             transaction = connection.transaction()
-            value = await self._guarded(connection, lambda c: _begin_and_work(transaction, work, c))
+            value = await self._guarded(connection, lambda c: _begin_and_work(transaction, work, c, agent))
             return await finished(_commit(connection, transaction, value))
         finally:
             await self._release(pool, connection)
@@ -220,24 +242,27 @@ class Database:
                 raise
             raise translated from error
 
-    async def _resolve(self, resolve: Resolve[T], until: float, pool: str) -> Resolved[T] | None:
+    async def _resolve(self, resolve: Resolve[T], until: float, pool: str, agent: str | None) -> Resolved[T] | None:
         while True:
             try:
-                return await self._resolve_once(resolve, pool)
+                return await self._resolve_once(resolve, pool, agent)
             except DatabaseAway:
                 if self._clock.monotonic() > until:
                     raise
                 await self._clock.sleep(self._chance.spread(0.2, 0.5))
 
-    async def _resolve_once(self, resolve: Resolve[T], pool: str) -> Resolved[T] | None:
+    async def _resolve_once(self, resolve: Resolve[T], pool: str, agent: str | None) -> Resolved[T] | None:
         connection = await self._acquire(pool)
         try:
-            transaction = connection.transaction()
-            found = await self._guarded(connection, lambda c: _begin_and_work(transaction, resolve, c))
-            await self._guarded(connection, lambda _: transaction.rollback())
-            return found
+            return await self._rolled_back(connection, resolve, agent, readonly=False)
         finally:
             await self._release(pool, connection)
+
+    async def _rolled_back(self, connection: Connection, work: Work[T], agent: str | None, *, readonly: bool) -> T:
+        transaction = connection.transaction(readonly=readonly)
+        found = await self._guarded(connection, lambda c: _begin_and_work(transaction, work, c, agent))
+        await self._guarded(connection, lambda _: transaction.rollback())
+        return found
 
     async def _acquire(self, pool: str) -> asyncpg.pool.PoolConnectionProxy[asyncpg.Record]:
         if pool not in self._pools:
@@ -258,8 +283,13 @@ class _Doubt:
     error: BaseException
 
 
-async def _look(connection: Connection) -> None:
-    await connection.execute("SELECT 1")
+async def _require_role(connection: Connection) -> None:
+    role = await connection.fetchval(_WHO)
+    if role != APP:
+        raise BadSetting(
+            f"the database takes us for {role}, not for {APP}: a pooler between us drops the startup parameter `role`; "
+            "the operator guide says how to set it there"
+        )
 
 
 async def _keep(_connection: Any) -> None:
@@ -273,9 +303,11 @@ def _cut(connection: Any) -> None:
         pass  # a connection that broke has already left the pool's hands
 
 
-async def _begin_and_work(transaction: Any, work: Work[T], connection: Connection) -> T:
+async def _begin_and_work(transaction: Any, work: Work[T], connection: Connection, agent: str | None) -> T:
     await transaction.start()
     try:
+        if agent is not None:
+            await connection.execute(_ENTER_TURN, agent)
         return await work(connection)
     except Exception as error:
         if classify(error) is not Fault.LOST:

@@ -1,4 +1,4 @@
-"""The whole schema as SQL text: tables, the clock function, and one move trigger a machine. Migrations freeze what this prints."""
+"""The whole schema as SQL text: tables, the clock function, one move trigger a machine, and rights. Migrations freeze what this prints."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from sqlalchemy import create_mock_engine
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
 from stratus.domain.machines import MACHINES
+from stratus.store import isolation
 from stratus.store.schema import EXECUTION_TOKEN, metadata
 
 # STABLE and of the statement's start, so that the planner may use it as an index condition (a volatile clock forces a sequential scan).
@@ -24,4 +25,4 @@ def statements() -> list[str]:
         ]
     for machine in MACHINES:
         made += [machine.trigger_function(), machine.trigger()]
-    return made
+    return [*made, *isolation.statements()]

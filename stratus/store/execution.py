@@ -100,12 +100,13 @@ SELECT session_id FROM session_execution WHERE cancel_requested AND holder = ANY
 
 @dataclass(frozen=True)
 class ExecutionLease:
-    """Proof of executing a session's run: compared for equality in every write."""
+    """Proof of executing a session's run: compared for equality in every write. `agent_id` says whose rows its steps may touch."""
 
     session_id: str
     run_id: int
     token: int
     holder: UUID
+    agent_id: str
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ async def _applied(connection: Connection, appends: Sequence[Append]) -> list[bo
 
 
 async def commit_step(db: Database, step: Step) -> None:
-    """Commit one step under the fence. Raises LeaseLost, with nothing written."""
+    """Commit one step under the fence, as the run's agent. Raises LeaseLost, with nothing written."""
     lease, count = step.lease, len(step.events)
 
     async def work(connection: Connection) -> None:
@@ -215,7 +216,7 @@ async def commit_step(db: Database, step: Step) -> None:
             raise LeaseLost(f"run {lease.run_id} is another's")
         return Resolved(None) if at == step.run_seq + count else None
 
-    await db.transact(work, resolve=resolve)
+    await db.transact(work, resolve=resolve, agent=lease.agent_id)
 
 
 async def renew(connection: Connection, leases: Sequence[ExecutionLease], ttl: float) -> list[Renewal]:
@@ -238,7 +239,7 @@ async def canceled(db: Database, holders: Sequence[UUID]) -> set[str]:
     return {row["session_id"] for row in await db.read(lambda c: c.fetch(_CANCELED, list(holders)))}
 
 
-async def spent(db: Database, run_id: int) -> Usage:
-    """What the run's committed steps have used, over all its attempts."""
-    rows = await db.read(lambda c: c.fetch(_SPENT, run_id))
+async def spent(db: Database, run_id: int, *, agent: str) -> Usage:
+    """What the committed steps of a run of that agent have used, over all its attempts."""
+    rows = await db.read(lambda c: c.fetch(_SPENT, run_id), agent=agent)
     return reduce(Usage.plus, (Usage.model_validate_json(row["payload"]) for row in rows), Usage())

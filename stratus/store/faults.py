@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 import asyncpg
 
-from stratus.domain.errors import Broken, DatabaseAway, IllegalTransition, StratusError
+from stratus.domain.errors import Broken, DatabaseAway, IllegalTransition, StratusError, TooLarge
 
 # What a connection raises that breaks, or had broken before: in the middle of an exchange that is an InternalClientError at its next use.
 BREAKS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -28,7 +28,7 @@ _TRY_AGAIN_CODES = frozenset(
 _LOST_CODES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 
 # Errors that our own SQL raises (S9 of the house rules): one table from code to class.
-RAISED_IN_SQL: dict[str, type[StratusError]] = {"ST001": IllegalTransition}
+RAISED_IN_SQL: dict[str, type[StratusError]] = {"ST001": IllegalTransition, "ST002": TooLarge}
 
 
 def classify(error: BaseException) -> Fault:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from stratus.domain.event import Cursor
 from stratus.domain.values import PARTS, Message, Part, RunError
 from stratus.store.database import Connection, Database
+from stratus.store.execution import ExecutionLease
 
 _HISTORY = """
 SELECT session_id, run_id, role, parts FROM message WHERE session_id = ANY($1) ORDER BY session_id, position
@@ -74,6 +76,17 @@ async def history(connection: Connection, session_ids: Sequence[str]) -> dict[st
     found: dict[str, list[tuple[int, Message]]] = {session_id: [] for session_id in session_ids}
     for row in await connection.fetch(_HISTORY, list(session_ids)):
         found[row["session_id"]].append((row["run_id"], _message(row)))
+    return found
+
+
+async def histories(db: Database, leases: Sequence[ExecutionLease]) -> dict[str, list[tuple[int, Message]]]:
+    """The histories of claimed sessions, each read as its own agent."""
+    sessions: dict[str, list[str]] = {}
+    for lease in leases:
+        sessions.setdefault(lease.agent_id, []).append(lease.session_id)
+    found: dict[str, list[tuple[int, Message]]] = {}
+    for agent, ids in sessions.items():
+        found |= await db.read(partial(history, session_ids=ids), agent=agent)
     return found
 
 

@@ -9,6 +9,7 @@ import asyncpg
 
 import stratus
 from stratus.domain.errors import BadSetting
+from stratus.store.faults import FAULTS, translate
 
 
 def _migrations() -> Path:
@@ -23,8 +24,8 @@ def head() -> str:
 
 
 async def current(dsn: str) -> str | None:
-    """The revision that the database is at; None for an empty one."""
-    connection = await asyncpg.connect(dsn, timeout=10)
+    """The revision that the database is at; None for an empty one. Raises DatabaseAway, or Broken when the server refuses us."""
+    connection = await _connect(dsn)
     try:
         if await connection.fetchval("SELECT to_regclass('stratus_version')") is None:
             return None
@@ -32,6 +33,12 @@ async def current(dsn: str) -> str | None:
         return revision
     finally:
         await connection.close()
+
+
+async def reach(dsn: str) -> None:
+    """Connect as the login itself, as a migration does. Raises DatabaseAway, or Broken when the server refuses us."""
+    connection = await _connect(dsn)
+    await connection.close()
 
 
 async def require_current(dsn: str) -> None:
@@ -44,15 +51,32 @@ async def require_current(dsn: str) -> None:
 
 
 async def upgrade(dsn: str) -> None:
-    """Migrate to `head()`. Safe to run from several replicas at once; each step commits whole or not at all."""
+    """Migrate to `head()`. Safe to run from several replicas at once; each step commits whole or not at all.
+
+    Raises BadSetting when the login may not do what a step needs; the message says what an administrator has to run.
+    """
     await asyncio.to_thread(_upgrade, dsn)
+
+
+async def _connect(dsn: str) -> asyncpg.Connection[asyncpg.Record]:
+    try:
+        return await asyncpg.connect(dsn, timeout=10)
+    except FAULTS as error:
+        raise translate(error) from error
 
 
 def _upgrade(dsn: str) -> None:
     from alembic import command
     from alembic.config import Config
+    from sqlalchemy.exc import DBAPIError
 
     config = Config()
     config.set_main_option("script_location", str(_migrations()))
     config.set_main_option("sqlalchemy.url", dsn.replace("%", "%%"))
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, "head")
+    except DBAPIError as error:
+        refused = error.orig.__cause__ if error.orig is not None else None
+        if isinstance(refused, asyncpg.InsufficientPrivilegeError | asyncpg.InvalidRoleSpecificationError):
+            raise BadSetting(f"the database cannot be migrated: {refused}") from error
+        raise

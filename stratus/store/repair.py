@@ -51,7 +51,7 @@ async def repair(db: Database, lease: ExecutionLease, *, working: bool) -> list[
             await _rewrite(connection, lease.session_id, rows, told, good)
         return good
 
-    return await db.transact(work, idempotent=True)
+    return await db.transact(work, idempotent=True, agent=lease.agent_id)
 
 
 async def _rewrite(

@@ -236,7 +236,7 @@ def _reason(row: Row) -> str:
 
 def _claimed(row: Row, lease: Row, run_seq: int) -> ClaimedRun:
     return ClaimedRun(
-        lease=ExecutionLease(row["session_id"], row["id"], lease["token"], lease["holder"]),
+        lease=ExecutionLease(row["session_id"], row["id"], lease["token"], lease["holder"], row["agent_id"]),
         run=row["public_id"],
         turn=row["turn"],
         agent_id=row["agent_id"],

@@ -147,9 +147,9 @@ async def move_calls(connection: Connection, run_id: int, moves: Sequence[CallMo
             raise NotApproved(f"a call of run {run_id} is not approved as it is")
 
 
-async def calls_of(db: Database, run_id: int) -> list[StoredCall]:
-    """The run's tool calls as they stand, in order."""
-    return [_stored(row) for row in await db.read(lambda c: c.fetch(_CALLS, run_id))]
+async def calls_of(db: Database, run_id: int, *, agent: str) -> list[StoredCall]:
+    """The tool calls of a run of that agent as they stand, in order."""
+    return [_stored(row) for row in await db.read(lambda c: c.fetch(_CALLS, run_id), agent=agent)]
 
 
 def _stored(row: Mapping[str, Any]) -> StoredCall:

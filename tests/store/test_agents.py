@@ -12,9 +12,8 @@ from stratus.domain.errors import Conflict
 from stratus.store import agent
 from stratus.store.database import Database
 from testbed.eventually import eventually
-from tests.store.world import make_channel, rows
+from tests.store.world import WAITING, make_channel, rows
 
-WAITING = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 REMOVE_CHANNELS = "UPDATE channel SET deleted_at = clock_timestamp(), enabled = false"
 
 

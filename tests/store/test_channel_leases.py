@@ -19,10 +19,9 @@ from stratus.store.inbox import Arrival, intake
 from stratus.store.plan import NewOp, plan
 from testbed.eventually import eventually
 from testbed.pgproxy import Action, PgProxy
-from tests.store.world import rows
+from tests.store.world import WAITING, rows
 
 EXPIRE = "UPDATE channel SET lease_until = clock_timestamp() - interval '1 second' WHERE id = $1"
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 async def add(db: Database, name: str = "one", config: Mapping[str, Any] | None = None) -> ChannelRow:

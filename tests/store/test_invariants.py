@@ -8,7 +8,7 @@ from stratus.store.database import Database
 from stratus.store.plan import NewOp
 from stratus.store.run import finish
 from testbed.invariants import ALWAYS, AT_REST, sends_out_of_order, sent_twice, violations
-from tests.store.world import completion, make_channel, new_run, queue, running
+from tests.store.world import as_owner, completion, make_channel, new_run, queue, running
 
 # Constraints and triggers would refuse most of these, so they go first.
 LOOSEN = """
@@ -86,7 +86,7 @@ def test_every_invariant_has_a_seed() -> None:
 
 @pytest.mark.parametrize("name", SEEDS)
 async def test_the_seeded_violation_is_found(clean: Database, name: str) -> None:
-    await clean.transact(lambda c: c.execute(LOOSEN))
+    await as_owner(clean.dsn, LOOSEN)
     await clean.transact(lambda c: c.execute(SEEDS[name]))
     assert name in await violations(clean, at_rest=True)
 

@@ -10,12 +10,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stratus.store import event, execution, inbox, occurrence, outbox, run
+from stratus.store import database, event, execution, inbox, log, message, occurrence, outbox, run, tool_call
 
 SEED = """
 INSERT INTO agent (id) VALUES ('demo');
 INSERT INTO channel (platform, name, agent_id) SELECT 'testchan', 'c' || n, 'demo' FROM generate_series(1, 20) n;
-INSERT INTO session (id, agent_id, event_seq) SELECT 's' || n, 'demo', 20 FROM generate_series(1, 2000) n;
+INSERT INTO session (id, agent_id, event_seq, message_seq) SELECT 's' || n, 'demo', 20, 20 FROM generate_series(1, 2000) n;
 INSERT INTO agent_run (session_id, turn, agent_id, kind, state, finished_at)
 SELECT 's' || (1 + n % 2000), 1 + n / 2000, 'demo', 'message', 'completed', clock_timestamp() FROM generate_series(0, 19999) n;
 INSERT INTO agent_run (session_id, turn, agent_id, kind, state, runnable_at)
@@ -37,6 +37,12 @@ SELECT 'n' || n, 'demo', 's' || n, 1, '0 0 * * *', 'UTC', 'one',
        stratus_now() + CASE WHEN n <= 40 THEN -interval '1 s' ELSE interval '1 day' END FROM generate_series(1, 2000) n;
 INSERT INTO schedule_occurrence (schedule_id, due_at, state, run_id)
 SELECT 1 + r.id % 2000, stratus_now() - make_interval(mins => r.id::int), 'run', r.id FROM agent_run r WHERE r.state = 'completed';
+INSERT INTO message (session_id, position, run_id, role)
+SELECT r.session_id, m, r.id, 'user' FROM agent_run r, generate_series(1, 20) m WHERE r.turn = 1;
+INSERT INTO tool_call (run_id, call_id, step, ordinal, name, args, args_hash, effect, state)
+SELECT id, 'c', 1, 1, 't', '{}', '', 'read', 'proposed' FROM agent_run WHERE turn < 5;
+INSERT INTO session_execution (session_id, run_id, token, holder, worker_id)
+SELECT session_id, id, 1, '00000000-0000-4000-8000-000000000000', 'w' FROM agent_run WHERE turn = 1;
 UPDATE channel SET runtime_holder = '00000000-0000-4000-8000-000000000000', lease_until = clock_timestamp() + interval '1 hour' WHERE id = 1;
 """
 HOLDER = "00000000-0000-4000-8000-000000000000"
@@ -69,6 +75,20 @@ HOT: list[tuple[str, str, list[Any], dict[str, int]]] = [
     ("tail", event._TAIL, [["s1", "s2"], [18, 19], 100], {"session_event": 10}),
 ]
 
+# Under the policies of a turn; each row that is looked at costs a look at its session or run, by that one's key.
+AS_A_TURN: list[tuple[str, str, list[Any], dict[str, int]]] = [
+    ("history", message._HISTORY, [["s1"]], {"message": 40, "session": 40}),
+    ("fence", execution._STEP_FENCE, ["s1", 1, HOLDER, 0, 3], {"session_execution": 2, "session": 4}),
+    ("lock", execution._LOCK_SESSION, ["s1"], {"session": 2}),
+    ("calls", tool_call._CALLS, [1], {"tool_call": 2, "agent_run": 2}),
+    (
+        "log",
+        log._WRITE,
+        [["s1"], [1], [0], [1], [1], [1], [1], [1], ["usage"], ["{}"], [1], [1], ["user"], ["[]"], ["[]"]],
+        {"session": 6, "session_event": 0, "message": 0},
+    ),
+]
+
 
 @pytest.fixture
 async def grown(dsn: str) -> Any:
@@ -87,8 +107,29 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 async def test_hot_statement(
     grown: asyncpg.Connection[asyncpg.Record], name: str, sql: str, args: list[Any], rows: dict[str, int]
 ) -> None:
+    await keeps_its_plan(grown, name, sql, args, rows)
+
+
+@pytest.mark.parametrize(("name", "sql", "args", "rows"), AS_A_TURN, ids=[one[0] for one in AS_A_TURN])
+async def test_statement_of_a_turn(
+    grown: asyncpg.Connection[asyncpg.Record], name: str, sql: str, args: list[Any], rows: dict[str, int]
+) -> None:
+    await keeps_its_plan(grown, name, sql, args, rows, agent="demo")
+
+
+async def keeps_its_plan(
+    grown: asyncpg.Connection[asyncpg.Record],
+    name: str,
+    sql: str,
+    args: list[Any],
+    rows: dict[str, int],
+    *,
+    agent: str | None = None,
+) -> None:
     transaction = grown.transaction()
     await transaction.start()
+    if agent is not None:
+        await grown.execute(database._ENTER_TURN, agent)
     text = await grown.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", *args)
     await transaction.rollback()
     plan = json.loads(text)[0]["Plan"]

@@ -22,7 +22,7 @@ from stratus.store.database import Database, Timeouts
 from stratus.store.hints import Hints
 from stratus.store.schedule import NewSchedule, ScheduleRow
 from testbed.pgproxy import Action, PgProxy
-from tests.store.world import make_channel, new_run, queue, rows
+from tests.store.world import as_owner, make_channel, new_run, queue, rows
 
 # A test's database may have another time: everything that a schedule does goes by this one.
 MOVE_CLOCK = """
@@ -55,7 +55,7 @@ async def due_since(db: Database, **ago: float) -> datetime:
 
 async def move_clock(db: Database, **ahead: float) -> None:
     seconds = timedelta(**ahead).total_seconds()
-    await db.transact(lambda c: c.execute(MOVE_CLOCK.format(seconds)))
+    await as_owner(db.dsn, MOVE_CLOCK.format(seconds))
 
 
 async def decided(db: Database) -> list[str]:

@@ -29,6 +29,25 @@ SELECT 'trigger', tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisi
 UNION ALL
 SELECT 'storage', relname, array_to_string(reloptions, ',') FROM pg_class
  WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+UNION ALL
+SELECT 'policy', tablename || '.' || policyname, concat_ws(' ', permissive, roles, cmd, qual, with_check) FROM pg_policies WHERE schemaname = 'public'
+UNION ALL
+SELECT 'row security', relname, concat_ws(' ', relrowsecurity, relforcerowsecurity) FROM pg_class
+ WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
+UNION ALL
+SELECT 'grant on a relation', relname || ' to ' || grantee::regrole || ': ' || privilege_type, is_grantable::text
+  FROM pg_class, aclexplode(relacl) WHERE relnamespace = 'public'::regnamespace
+UNION ALL
+SELECT 'grant on a function', proname || ' to ' || grantee::regrole || ': ' || privilege_type, is_grantable::text
+  FROM pg_proc, aclexplode(proacl) WHERE pronamespace = 'public'::regnamespace
+UNION ALL
+SELECT 'grant on the schema', nspname || ' to ' || grantee::regrole || ': ' || privilege_type, is_grantable::text
+  FROM pg_namespace, aclexplode(nspacl) WHERE nspname = 'public' AND grantee IN ('stratus_app'::regrole, 'stratus_turn'::regrole)
+UNION ALL
+SELECT 'grant to come', defaclobjtype::text || ' to ' || grantee::regrole || ': ' || privilege_type, is_grantable::text
+  FROM pg_default_acl, aclexplode(defaclacl) WHERE defaclnamespace = 'public'::regnamespace
+UNION ALL
+SELECT 'owner', proname, proowner::regrole::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace
 """
 
 
@@ -68,6 +87,15 @@ async def test_migrated_equals_declared(cluster: TestCluster, dsn: str) -> None:
         "DROP INDEX agent_run_claim",
         "DROP TRIGGER agent_run_move ON agent_run",
         "ALTER TABLE session RESET (fillfactor)",
+        "ALTER POLICY turn ON message USING (true)",
+        "DROP POLICY app ON tool_call",
+        "ALTER TABLE approval DISABLE ROW LEVEL SECURITY",
+        "GRANT SELECT ON channel TO stratus_turn",
+        "REVOKE UPDATE ON session FROM stratus_app",
+        "GRANT EXECUTE ON FUNCTION stratus_enter(text) TO stratus_turn",
+        "GRANT CREATE ON SCHEMA public TO stratus_turn",
+        "ALTER DEFAULT PRIVILEGES IN SCHEMA public REVOKE INSERT ON TABLES FROM stratus_app",
+        "ALTER FUNCTION stratus_query(text, text[], int, int) OWNER TO CURRENT_USER",
     ],
 )
 async def test_drift_of_each_kind_is_found(cluster: TestCluster, dsn: str, drift: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from uuid import UUID, uuid4
 
+import asyncpg
+
 from stratus.channel.values import Event, Sender
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RunEvent
@@ -26,6 +28,20 @@ UPDATE channel SET runtime_token = runtime_token + 1, runtime_holder = $2, lease
  WHERE id = $1 RETURNING runtime_token
 """
 
+# What waits for what is in pg_locks for everybody; pg_stat_activity tells it of one's own login only, which the store's role is not.
+WAITING = """
+SELECT DISTINCT a.pid FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid WHERE a.datname = current_database() AND NOT l.granted
+"""
+
+
+async def as_owner(dsn: str, sql: str) -> None:
+    """What only the tables' owner may do."""
+    owner = await asyncpg.connect(dsn)
+    try:
+        await owner.execute(sql)
+    finally:
+        await owner.close()
+
 
 async def make_channel(db: Database) -> int:
     made: int = await db.transact(lambda c: c.fetchval(MAKE_CHANNEL, f"channel-{next(_numbers)}"))
@@ -42,10 +58,17 @@ def event(key: str, text: str = "hello", chat: str = "c1", sender: str = "7") ->
     return Event(key=key, kind="message", chat=chat, sender=Sender(id=sender, name="Ann"), text=text, message_id=key)
 
 
-def new_run(session: str, text: str = "hello", *, channel_id: int | None = None, key: str | None = None) -> NewRun:
+def new_run(
+    session: str,
+    text: str = "hello",
+    *,
+    channel_id: int | None = None,
+    key: str | None = None,
+    agent: str = "demo",
+) -> NewRun:
     return NewRun(
         session_id=session,
-        agent_id="demo",
+        agent_id=agent,
         owner_id=None,
         principal_id=None,
         actor=ACTOR,

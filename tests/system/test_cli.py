@@ -19,7 +19,7 @@ from stratus.store.plan import NewOp, plan
 from stratus.store.run import finish
 from testbed.postgres import TestCluster
 from testbed.sockets import ReservedPort
-from tests.store.world import completion, make_channel, new_run, queue, rows, running
+from tests.store.world import as_owner, completion, make_channel, new_run, queue, rows, running
 from tests.system.commands import Command
 
 SECRET = "s3cret-token-nobody-may-see"
@@ -89,7 +89,7 @@ async def test_a_database_that_refuses_us_is_said_in_one_line(cluster: TestClust
 
 
 async def test_a_database_that_is_behind_is_not_served(cluster: TestCluster, db: Database, tmp_path: Path) -> None:
-    await db.transact(lambda c: c.execute("UPDATE stratus_version SET version_num = '0000'"))
+    await as_owner(db.dsn, "UPDATE stratus_version SET version_num = '0000'")
     stratus = Command.on(db.dsn, tmp_path)
     for command in (["serve"], ["agents", "list"]):
         assert "run `stratus migrate`" in (await stratus(*command)).refused()

@@ -18,7 +18,7 @@ _SHAPELESS = {"utils.py", "util.py", "common.py", "helpers.py", "helper.py", "ba
 _UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 _IGNORED_TYPE = re.compile(r"#\s*type:\s*ignore|#\s*mypy:")
 _TRANSACTION_TIME = re.compile(r"(?<![\w.])(now\s*\(|current_timestamp|localtimestamp|transaction_timestamp)", re.I)
-_SESSION_LOCK = re.compile(r"pg_(try_)?advisory_(un)?lock", re.I)
+_SESSION_LOCK = re.compile(r"pg_(try_)?advisory_(un)?lock(?!_all)", re.I)  # unlock_all only frees
 _STATEMENT = re.compile(r"\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|WITH)\s+\S")
 _SPEAKS_SQL = ("stratus/store", "stratus/embedded", "stratus/embedded.py", "migrations", "testbed", "tests", "bench")
 

@@ -11,8 +11,9 @@ import pytest
 from stratus.agents.builtin import calculate, current_time, current_time_tool
 from stratus.agents.tools import ToolContext
 from stratus.effects import Clock
+from tests.unit.agents.rows import NO_ROWS
 
-CONTEXT = ToolContext(session_id="s", run=UUID(int=7), call_id="c1", agent_id="a")
+CONTEXT = ToolContext(session_id="s", run=UUID(int=7), call_id="c1", agent_id="a", rows=NO_ROWS)
 
 
 class Noon(Clock):

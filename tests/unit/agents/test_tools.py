@@ -14,8 +14,9 @@ from pydantic import Field
 
 from stratus.agents.tools import SIZE_LIMIT_BYTES, Tool, ToolContext, ToolRegistry, installed_tools, tool
 from stratus.domain.errors import BadSetting
+from tests.unit.agents.rows import NO_ROWS
 
-CONTEXT = ToolContext(session_id="s", run=UUID(int=7), call_id="c1", agent_id="a")
+CONTEXT = ToolContext(session_id="s", run=UUID(int=7), call_id="c1", agent_id="a", rows=NO_ROWS)
 
 
 @tool(effect="read")
