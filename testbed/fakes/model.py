@@ -208,7 +208,8 @@ def _refusal(wire: Wire, logged: Logged, fault: Fault | None) -> Response | None
         logged.outcome = str(fault.answer)
         status = 400 if fault.answer == "context" else int(fault.final)
         headers = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
-        return JSONResponse(wire.error(status, fault.answer == "context", "ordered by the test"), status, headers)
+        message = str(fault.detail.get("message", "ordered by the test"))
+        return JSONResponse(wire.error(status, fault.answer == "context", message), status, headers)
     if not logged.key:
         logged.outcome = "refused"
         return JSONResponse(wire.error(401, False, "no key"), 401)

@@ -63,6 +63,22 @@ async def test_a_fault_has_a_code_and_a_sentence(
 
 
 @pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"),
+        (400, "the request exceeds the available context size, try increasing the context window"),
+        (413, "Request exceeds the maximum allowed number of bytes"),
+    ],
+)
+async def test_a_prompt_that_is_too_long_is_known_by_its_words_too(
+    bench: Bench, wire: str, status: int, message: str
+) -> None:
+    bench.fake.fault(status, detail={"message": message})
+    assert (await bench.failure(wire)).code == "context_overflow"
+
+
+@pytest.mark.parametrize("wire", WIRES)
 async def test_no_setting_makes_the_sdk_retry(bench: Bench, wire: str) -> None:
     bench.fake.fault(500, times=None)
     with pytest.raises(ModelError):
