@@ -16,6 +16,7 @@ from stratus.store.database import Database
 from stratus.store.execution import Append, ExecutionLease, Step, commit_step
 from stratus.store.park import Parking, park
 from stratus.store.plan import NewOp
+from stratus.store.steer import take_up, waiting_to_steer
 from stratus.store.tool_call import CallMove, NewCall
 
 # Unwritten text beyond this makes the turn wait for the recorder, and so the model's stream wait for the turn.
@@ -148,6 +149,23 @@ class Journal:
             except CancelAsked:
                 self.give_back(taken)
                 raise
+
+    async def take_up(self) -> list[Message]:
+        """The messages that steer this turn, which are its own from now on. Raises LeaseLost."""
+        taken: list[Message] = []
+
+        async def write() -> None:
+            taken.extend(await take_up(self._db, self.lease, self.run_seq, self.attempt))
+            self.written(len(taken))
+
+        try:
+            if not await waiting_to_steer(self._db, self.lease):
+                return []
+        except DatabaseAway:  # nobody waits for it: it is taken up before the next request, or gets a turn of its own
+            return []
+        async with self.lock:
+            await self._until_there(write)
+        return taken
 
     async def _until_there(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:

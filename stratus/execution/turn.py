@@ -179,6 +179,10 @@ class Turn:
         number = 1 + sum(message.role == "assistant" for message in self._said)
         if number > agent.max_steps:
             raise TurnFailed("too_many_steps", f"The turn took more than {agent.max_steps} steps.")
+        if number > 1:
+            steering = await self._journal.take_up()
+            self._history += steering
+            self._said += steering
         await self._with.failpoints.hit("model.before_request")
         done = await self._asked(agent, rules)
         self._usage = self._usage.plus(done.usage)

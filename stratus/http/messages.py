@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from stratus.domain.agent import BusyPolicy
+from stratus.domain.agent import AgentDefinition
 from stratus.domain.errors import BadInput, Busy, NotFound
 from stratus.domain.event import Cursor, parse_cursor
 from stratus.domain.values import Actor, FilePart, Part
@@ -30,8 +30,7 @@ from stratus.store import view
 from stratus.store.database import Connection
 from stratus.store.message import StoredMessage
 from stratus.store.session import Enqueued, NewRun
-from stratus.store.stop import stop
-from stratus.store.view import Ahead
+from stratus.store.stop import Halt, halt, lock_leases
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -52,7 +51,7 @@ async def send(
         key = idempotency_key(idempotency_key_)
     else:
         key = str(here.ids.uuid())
-    agent_id, busy = await _agent(here, session_id, body)
+    agent_id, agent = await _agent(here, session_id, body)
     new = NewRun(
         session_id=session_id,
         agent_id=agent_id,
@@ -64,13 +63,12 @@ async def send(
         request_key=scoped(me.principal.public_id, key),
         request_hash=body.fingerprint(),
         traceparent=_traceparent(request),
+        busy=body.busy or ("queue" if agent is None else agent.busy),
     )
-    queued, ahead = await _enqueue(here, me, new, busy)
-    here.hints.send("runs")
-    here.hints.send("session", session_id)
-    if busy == "interrupt" and ahead is not None:
-        await stop(here.db, session_id, str(me.principal.public_id), queued=False, run=ahead.run)
-        here.hints.send("cancel", session_id)
+    queued = await _enqueue(here, me, new, known=agent is not None)
+    if not queued.repeated:
+        for topic, about in _changed(new):
+            here.hints.send(topic, about)
     if wants_stream(request):
         return _stream(here, me, session_id, Scope(queued.seq - 1, frozenset({queued.run})))
     answer = {
@@ -78,6 +76,7 @@ async def send(
         "session": session_id,
         "cursor": str(Cursor(queued.run, queued.seq)),
         "repeated": queued.repeated,
+        "state": "finished" if queued.finished else "live",
     }
     return JSONResponse(answer, 202)
 
@@ -107,35 +106,54 @@ async def read(
     return Response(status_code=204) if scope is None else _stream(here, me, session_id, scope)
 
 
-async def _agent(here: Services, session_id: str, body: MessageBody) -> tuple[str, BusyPolicy]:
+async def _agent(here: Services, session_id: str, body: MessageBody) -> tuple[str, AgentDefinition | None]:
+    """Whom the message is for; without a definition if that agent is not there, which only a repeat may find."""
     agent_id = body.agent
+    known = await sessions.get(here.db, session_id)
     if agent_id is None:
-        known = await sessions.get(here.db, session_id)
         if known is None:
             raise BadInput("agent: is needed for a new session")
         agent_id = known.agent_id
     found = await agents.get(here.db, agent_id)
-    if found is None:
-        raise AgentNotFound(f"there is no agent {agent_id}")
-    return agent_id, body.busy or found.definition.busy
+    if found is None and known is None:
+        raise _no_agent(agent_id)
+    return agent_id, None if found is None else found.definition
 
 
-async def _enqueue(here: Services, me: Caller, new: NewRun, busy: BusyPolicy) -> tuple[Enqueued, Ahead | None]:
-    async def work(connection: Connection) -> tuple[Enqueued, Ahead | None]:
+async def _enqueue(here: Services, me: Caller, new: NewRun, *, known: bool) -> Enqueued:
+    """Queue it with what its policy demands, in one transaction: the lease's row first, for an interrupt asks its holder to end."""
+
+    async def work(connection: Connection) -> Enqueued:
         owner = await view.owner_of(connection, new.session_id)
         if owner is not None:
             me.require(owner[0])
+        if new.busy == "interrupt":
+            await lock_leases(connection, [new.session_id])
         [queued] = await sessions.enqueue(connection, [new])
         if owner is None and (made := await view.owner_of(connection, new.session_id)) is not None:
             me.require(made[0])  # somebody else may have made it in between
         if queued.repeated:
-            return queued, None
-        ahead = await view.ahead_of(connection, new.session_id, queued.turn)
-        if busy == "reject" and ahead is not None:
+            return queued
+        if not known:
+            raise _no_agent(new.agent_id)
+        if new.busy == "reject" and await view.queued_behind(connection, new.session_id, queued.turn):
             raise Busy("a turn is running in this session; wait for its end or stop it")
-        return queued, ahead
+        if new.busy == "interrupt":
+            by = str(me.principal.public_id)
+            await halt(connection, [Halt(new.session_id, by, before=queued.turn)], queued=False)
+        return queued
 
     return await here.db.transact(work, idempotent=True, pool="ingress")
+
+
+def _changed(new: NewRun) -> list[tuple[str, str]]:
+    """Whom to wake, and about what."""
+    interrupted = [("cancel", new.session_id), ("family", "")] if new.busy == "interrupt" else []
+    return [*interrupted, ("runs", ""), ("session", new.session_id)]
+
+
+def _no_agent(agent_id: str) -> AgentNotFound:
+    return AgentNotFound(f"there is no agent {agent_id}")
 
 
 def _stream(here: Services, me: Caller, session_id: str, scope: Scope) -> EventStream:

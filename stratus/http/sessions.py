@@ -75,13 +75,14 @@ async def describe(session_id: SessionId, body: _Description, here: Here, me: Me
 
 @router.post("/sessions/{session_id:path}/stop")
 async def stop(session_id: SessionId, here: Here, me: Me, body: _Stop | None = None) -> dict[str, Any]:
-    """Cancel the running turn, on whichever replica it is, and what is queued behind it unless `queued` is false."""
+    """End the running or waiting turn, on whichever replica it is, with all that it delegated; and what is queued unless `queued` is false."""
     await _own(here, me, session_id)
     queued = body.queued if body is not None else True
     stopped = await stop_runs(here.db, session_id, str(me.principal.public_id), queued=queued)
     here.hints.send("cancel", session_id)
     here.hints.send("session", session_id)
     here.hints.send("runs")
+    here.hints.send("family")
     return {"running": stopped.running, "canceled": stopped.canceled}
 
 

@@ -9,6 +9,7 @@ from stratus.domain.chain import notice
 from stratus.domain.inbox import InboxState
 from stratus.domain.routing import Access, Ignore, Meaning, Refuse, Speak, refusal, session_id_for
 from stratus.domain.values import Actor, ReplyTo, RunInput
+from stratus.ingress.busy import BUSY, Admitted, admit
 from stratus.store import binding, inbox, session
 from stratus.store.binding import Binding
 from stratus.store.database import Connection
@@ -22,7 +23,7 @@ TITLE_CHARACTERS = 60
 
 
 class Assembly:
-    """Gathers a batch in order; `commit()` writes it with one statement for each kind of row."""
+    """Gathers a batch in order; `commit()` writes it with one statement for each kind of row, and says whose turns it `interrupted`."""
 
     def __init__(
         self, connection: Connection, channel: ChannelFacts, bindings: Mapping[tuple[str, str], Binding]
@@ -36,6 +37,7 @@ class Assembly:
         self._runs: list[tuple[ReadyEvent, NewRun]] = []
         self._settled: list[Settled] = []
         self._ops: list[NewOp] = []
+        self.interrupted: Sequence[str] = ()
 
     async def learn_senders(self, events: Sequence[ReadyEvent]) -> None:
         """Find, or make, the principals of everybody who may speak in this batch."""
@@ -97,14 +99,19 @@ class Assembly:
         for bound, owner in self._rotated.values():  # rarely more than one: a new chat, or a `/new`
             await session.make(self.connection, bound.session_id, bound.agent_id, owner)
         await binding.write(self.connection, self.channel.id, [bound for bound, _ in self._rotated.values()])
-        made = await session.enqueue(self.connection, [run for _, run in self._runs]) if self._runs else []
+        admitted = await admit(self.connection, self._runs) if self._runs else Admitted()
+        self.interrupted = admitted.interrupted
+        for ready, run_id in admitted.refused:
+            self.settle(ready, InboxState.REJECTED, {"reason": "busy", "behind": run_id})
+            # Once for each turn that is in the way.
+            self.tell(ready, BUSY, key=f"busy:{run_id}:{ready.event.sender.id}")
         routed = [
             Settled(ready.id, InboxState.ROUTED, run.run_id, {"session": run.session_id, "turn": run.turn})
-            for (ready, _), run in zip(self._runs, made, strict=True)
+            for ready, run in admitted.queued
         ]
         await inbox.settle(self.connection, [*self._settled, *routed])
         await plan(self.connection, self._ops)
-        return sorted({run.session_id for run in made})
+        return sorted({run.session_id for _, run in admitted.queued})
 
     def _speak(self, ready: ReadyEvent) -> None:
         event, bound = ready.event, self.bound(ready)

@@ -35,11 +35,11 @@ class UnreadableEvent(Broken):
 
 @dataclass(frozen=True)
 class Routed:
-    """What one transaction did: events settled, sessions that got runs, and the session whose turn is to end."""
+    """What one transaction did: events settled, sessions that got runs, and those whose turn is to end."""
 
     events: int
     sessions: Sequence[str] = ()
-    canceled: str | None = None
+    canceled: Sequence[str] = ()
 
 
 class Router:
@@ -117,9 +117,11 @@ class Router:
             self._hints.send("runs")
         for session_id in routed.sessions:
             self._hints.send("session", session_id)
-        if routed.canceled is not None:
-            self._hints.send("cancel", routed.canceled)
-            self._hints.send("session", routed.canceled)
+        for session_id in routed.canceled:
+            self._hints.send("cancel", session_id)
+            self._hints.send("session", session_id)
+        if routed.canceled:
+            self._hints.send("family")
         self._hints.send("outbox", str(channel_id))
 
     async def _put_aside(self, channel_id: int, ready: ReadyEvent, error: Exception) -> None:
@@ -148,15 +150,19 @@ async def _settle_batch(connection: Connection, channel_id: int, batch: Sequence
     assembly = Assembly(connection, channel, await binding.read(connection, channel_id, places))
     judged = _alone_or_none([(one, meaning(one.event, assembly.access)) for one in batch])
     await assembly.learn_senders([one for one, _ in judged])
-    canceled, resumed = None, []
+    stopped: list[str | None] = []
+    resumed: list[str | None] = []
     for ready, verdict in judged:
         if isinstance(verdict, Obey):
             answer = await obey(assembly, ready, verdict)
-            canceled = answer.stopped
-            resumed += [answer.resumed] if answer.resumed else []
+            stopped.append(answer.stopped)
+            resumed.append(answer.resumed)
         else:
             assembly.add(ready, verdict)
-    return Routed(len(judged), [*await assembly.commit(), *resumed], canceled)
+    sessions = await assembly.commit()
+    return Routed(
+        len(judged), [*sessions, *filter(None, resumed)], [*filter(None, stopped), *assembly.interrupted]
+    )
 
 
 def _alone_or_none(judged: list[tuple[ReadyEvent, Meaning]]) -> list[tuple[ReadyEvent, Meaning]]:

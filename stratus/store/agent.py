@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from stratus.domain.agent import AgentDefinition
+from stratus.domain.agent import AgentDefinition, BusyPolicy
 from stratus.domain.errors import Conflict
 from stratus.store.database import Connection, Database
 from stratus.store.log import encode
@@ -30,6 +30,8 @@ _REVISIONS = "SELECT id, revision FROM agent WHERE id = ANY($1::text[])"
 _LIST = "SELECT id, revision, definition, created_at, updated_at FROM agent WHERE enabled ORDER BY id"
 
 _GET = "SELECT id, revision, definition, created_at, updated_at FROM agent WHERE id = $1 AND enabled"
+
+_BUSY = "SELECT id, definition ->> 'busy' AS busy FROM agent WHERE id = ANY($1::text[]) AND enabled"
 
 _USED_BY = "SELECT name FROM channel WHERE agent_id = $1 AND deleted_at IS NULL ORDER BY name"
 
@@ -91,6 +93,12 @@ async def get(db: Database, agent_id: str) -> AgentRow | None:
 async def exists(connection: Connection, agent_id: str) -> bool:
     """Whether there is such an agent now."""
     return await connection.fetchrow(_GET, agent_id) is not None
+
+
+async def busy_policies(connection: Connection, agent_ids: Sequence[str]) -> dict[str, BusyPolicy]:
+    """What each of the agents wants done with messages that come while it works; an agent that is not there has none."""
+    rows = await connection.fetch(_BUSY, sorted(set(agent_ids)))
+    return {row["id"]: row["busy"] for row in rows if row["busy"] is not None}
 
 
 async def ids(connection: Connection) -> list[str]:

@@ -18,6 +18,9 @@ INSERT INTO outbox_blob (sha256, chunk, data) SELECT $1, c.chunk, c.data FROM un
 _GET = "SELECT data FROM outbox_blob WHERE sha256 = $1 ORDER BY chunk"
 
 
+_CHUNK = "SELECT data FROM outbox_blob WHERE sha256 = $1 AND chunk = $2"
+
+
 async def put(connection: Connection, data: bytes) -> bytes:
     """Store bytes, in the caller's transaction; the same bytes are stored once. Returns their SHA-256."""
     digest = hashlib.sha256(data).digest()
@@ -30,6 +33,12 @@ async def get(db: Database, digest: bytes) -> bytes | None:
     """The bytes with this SHA-256, or None."""
     rows = await db.read(lambda c: c.fetch(_GET, digest))
     return b"".join(row["data"] for row in rows) if rows else None
+
+
+async def chunk(db: Database, digest: bytes, number: int) -> bytes | None:
+    """The piece `number`, from 0, of the bytes with this SHA-256; None after the last. Each has CHUNK_BYTES but the last."""
+    data: bytes | None = await db.read(lambda c: c.fetchval(_CHUNK, digest, number), pool="ingress")
+    return data
 
 
 def _chunks(data: bytes) -> Sequence[bytes]:

@@ -23,10 +23,11 @@ SELECT DISTINCT ON (s.id) s.id, s.agent_id, s.owner_id, s.title
 _LOCK = "SELECT id, agent_id, event_seq FROM session WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE"
 
 _REPEATED = """
-SELECT r.id, r.public_id, r.session_id, r.turn, r.request_key, r.request_hash, r.state,
+SELECT r.id, r.public_id, r.session_id, r.turn, r.request_key, r.request_hash, t.finished_at IS NOT NULL AS finished,
        (SELECT min(e.seq) FROM session_event e WHERE e.run_id = r.id AND e.run_seq = 1) AS seq
   FROM agent_run r JOIN unnest($1::text[], $2::text[]) AS k(session_id, request_key)
     ON r.session_id = k.session_id AND r.request_key = k.request_key
+  JOIN agent_run t ON t.id = coalesce(r.merged_into, r.id)
 """
 
 # Lock order: the caller holds the sessions' row locks (by id); runs and events are new rows.
@@ -39,8 +40,8 @@ WITH incoming AS (
            AS r(session_id, agent_id, principal_id, kind, request_key, request_hash, actor, input, reply_to, inbox_id,
                 traceparent, busy, parent_run_id, parent_call_id, depth, deadline_seconds, ordinal)
 ), busy AS (
-    SELECT DISTINCT session_id FROM agent_run
-     WHERE session_id = ANY($1) AND state IN ('queued', 'running', 'waiting')
+    SELECT g.session_id FROM (SELECT DISTINCT session_id FROM incoming) g
+     CROSS JOIN LATERAL (SELECT 1 FROM agent_run r WHERE r.session_id = g.session_id AND r.state IN ('queued', 'running', 'waiting') LIMIT 1) o
 ), bump AS (
     UPDATE session s
        SET run_seq = s.run_seq + g.total, event_seq = s.event_seq + g.total, active_at = clock_timestamp(), archived_at = NULL
@@ -82,6 +83,12 @@ SELECT s.id, s.agent_id, s.title, s.created_at, s.active_at, s.archived_at, s.ev
             ORDER BY r.turn LIMIT 1) = 'waiting' DESC NULLS LAST,
           s.active_at DESC
  LIMIT $5
+"""
+
+_HEADS = """
+SELECT s.session_id, h.id FROM unnest($1::text[]) AS s(session_id)
+ CROSS JOIN LATERAL (SELECT r.id FROM agent_run r WHERE r.session_id = s.session_id AND r.state IN ('queued', 'running', 'waiting')
+                      ORDER BY r.turn LIMIT 1) h
 """
 
 _OPEN_RUNS = """
@@ -134,7 +141,10 @@ class NewRun:
 
 @dataclass(frozen=True)
 class Enqueued:
-    """The run that now stands for a message; `seq` is its first event's. `repeated` says that an earlier request made it."""
+    """The run that now stands for a message; `seq` is its first event's.
+
+    `repeated` says that an earlier request made it, `finished` that it has ended, or the run that took it up has.
+    """
 
     run_id: int
     run: UUID
@@ -142,6 +152,7 @@ class Enqueued:
     turn: int
     seq: int
     repeated: bool = False
+    finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +233,15 @@ async def _repeated(connection: Connection, runs: Sequence[NewRun]) -> dict[tupl
         if row is not None and row["request_hash"] != run.request_hash:
             raise KeyReused("this Idempotency-Key was used with another body")
     return {
-        key: Enqueued(row["id"], row["public_id"], row["session_id"], row["turn"], row["seq"] or 0, repeated=True)
+        key: Enqueued(
+            row["id"],
+            row["public_id"],
+            row["session_id"],
+            row["turn"],
+            row["seq"] or 0,
+            repeated=True,
+            finished=row["finished"],
+        )
         for key, row in found.items()
     }
 
@@ -253,6 +272,13 @@ async def _insert(connection: Connection, runs: Sequence[NewRun]) -> list[Enqueu
 async def make(connection: Connection, session_id: str, agent_id: str, owner_id: int | None) -> None:
     """Make an empty session, if there is none of that id."""
     await connection.execute(_MAKE, [session_id], [agent_id], [owner_id], [""])
+
+
+async def heads(connection: Connection, session_ids: Sequence[str]) -> dict[str, int]:
+    """The first open run of each session that has one; locks the sessions, so that it stays so until the transaction ends."""
+    wanted = sorted(set(session_ids))
+    await connection.fetch(_LOCK, wanted)
+    return {row["session_id"]: row["id"] for row in await connection.fetch(_HEADS, wanted)}
 
 
 async def open_runs(connection: Connection, session_id: str) -> dict[str, int]:

@@ -10,25 +10,31 @@ from uuid import UUID
 
 import orjson
 
-from stratus.domain.values import PARTS, FilePart, Message
+from stratus.domain.values import PARTS, Message
 from stratus.store.database import Connection, Database
 
+# What came of a run that a turn took up is what came of that turn.
 _VIEW = """
 SELECT r.public_id AS run, r.session_id, s.owner_id, r.agent_id, r.turn, r.kind, r.state, r.attempts, r.worker_id AS worker,
-       r.error, r.usage, r.enqueued_at, r.started_at, r.finished_at, r.cancel_requested_at,
+       t.error, t.usage, r.enqueued_at, r.started_at, r.finished_at, r.cancel_requested_at,
+       CASE WHEN r.merged_into IS NOT NULL THEN t.public_id END AS merged_into,
+       CASE WHEN t.finished_at IS NULL THEN 'live' ELSE 'finished' END AS standing,
        (SELECT jsonb_agg(m.parts ORDER BY m.position) FROM message m
-         WHERE m.session_id = r.session_id AND m.run_id = r.id AND m.role = 'assistant') AS said,
+         WHERE m.session_id = t.session_id AND m.run_id = t.id AND m.role = 'assistant') AS said,
+       (SELECT jsonb_agg(f.file || jsonb_build_object('call_id', c.call_id) ORDER BY c.step, c.ordinal, f.n)
+          FROM tool_call c
+         CROSS JOIN LATERAL jsonb_array_elements(c.outcome -> 'files') WITH ORDINALITY AS f(file, n)
+         WHERE c.run_id = t.id AND c.outcome ? 'files') AS files,
        (SELECT jsonb_agg(jsonb_build_object('id', o.id, 'kind', o.kind, 'state', o.state, 'attempts', o.attempts,
                                             'message_id', o.sent_message_id, 'error', o.error ->> 'code') ORDER BY o.id)
-          FROM channel_outbox o WHERE o.run_id = r.id) AS delivery
-  FROM agent_run r JOIN session s ON s.id = r.session_id
+          FROM channel_outbox o WHERE o.run_id = t.id) AS delivery
+  FROM agent_run r JOIN session s ON s.id = r.session_id JOIN agent_run t ON t.id = coalesce(r.merged_into, r.id)
 """
 _RUN = _VIEW + " WHERE r.public_id = $1"
 _RUN_BY_KEY = _VIEW + " WHERE r.session_id = $1 AND r.request_key = $2"
 
 _AHEAD = """
-SELECT r.public_id, r.state FROM agent_run r
- WHERE r.session_id = $1 AND r.turn < $2 AND r.state IN ('queued', 'running', 'waiting') ORDER BY r.turn LIMIT 1
+SELECT EXISTS (SELECT 1 FROM agent_run r WHERE r.session_id = $1 AND r.turn < $2 AND r.state IN ('queued', 'running', 'waiting'))
 """
 
 _OWNER = "SELECT owner_id FROM session WHERE id = $1"
@@ -54,7 +60,10 @@ SELECT 'outbox', state, count(*), extract(epoch FROM stratus_now() - min(created
 
 @dataclass(frozen=True)
 class RunView:
-    """A run as the outside sees it. `delivery` has one entry for each call to its platform; `files` name what it produced."""
+    """A run as the outside sees it. `delivery` has one entry for each call to its platform; `files` name what its tools produced.
+
+    What became of a run that was `merged_into` another is what became of that one; `standing` is `live` until then, `finished` after.
+    """
 
     run: UUID
     session_id: str
@@ -72,16 +81,10 @@ class RunView:
     finished_at: datetime | None
     cancel_requested_at: datetime | None
     reply: str
-    files: Sequence[Mapping[str, str]]
+    files: Sequence[Mapping[str, Any]]
     delivery: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """The run that stands before another one in its session."""
-
-    run: UUID
-    state: str
+    standing: str
+    merged_into: UUID | None
 
 
 @dataclass(frozen=True)
@@ -110,21 +113,16 @@ def _seen(row: Mapping[str, Any] | None) -> RunView | None:
     values = dict(row)
     said = [PARTS.validate_python(parts) for parts in orjson.loads(values.pop("said") or "[]")]
     texts = [Message(role="assistant", parts=parts).text() for parts in said]
-    files = [part for parts in said for part in parts if isinstance(part, FilePart)]
-    values["delivery"] = orjson.loads(values["delivery"] or "[]")
+    for name in ("delivery", "files"):
+        values[name] = orjson.loads(values[name] or "[]")
     for name in ("error", "usage"):
         values[name] = None if values[name] is None else orjson.loads(values[name])
-    return RunView(
-        **values,
-        reply="\n\n".join(text for text in texts if text),
-        files=[{"name": file.name, "mime": file.mime} for file in files],
-    )
+    return RunView(**values, reply="\n\n".join(text for text in texts if text))
 
 
-async def ahead_of(connection: Connection, session_id: str, turn: int) -> Ahead | None:
-    """The first open run before `turn`, in the transaction that queued that."""
-    row = await connection.fetchrow(_AHEAD, session_id, turn)
-    return None if row is None else Ahead(row["public_id"], row["state"])
+async def queued_behind(connection: Connection, session_id: str, turn: int) -> bool:
+    """Whether an earlier run than `turn` is open, in the transaction that queued that."""
+    return bool(await connection.fetchval(_AHEAD, session_id, turn))
 
 
 async def owner_of(connection: Connection, session_id: str) -> tuple[int | None] | None:
