@@ -160,9 +160,7 @@ async def _settle_batch(connection: Connection, channel_id: int, batch: Sequence
         else:
             assembly.add(ready, verdict)
     sessions = await assembly.commit()
-    return Routed(
-        len(judged), [*sessions, *filter(None, resumed)], [*filter(None, stopped), *assembly.interrupted]
-    )
+    return Routed(len(judged), [*sessions, *filter(None, resumed)], [*filter(None, stopped), *assembly.interrupted])
 
 
 def _alone_or_none(judged: list[tuple[ReadyEvent, Meaning]]) -> list[tuple[ReadyEvent, Meaning]]:
