@@ -67,8 +67,10 @@ async def _stop(assembly: Assembly, ready: ReadyEvent, _arguments: str) -> Answe
     outcome = {"running": stopped.running, "canceled": stopped.canceled}
     if not stopped.running and not stopped.canceled:
         return Answer("Nothing is running.", outcome)
-    dropped = f" {stopped.canceled} waiting message(s) dropped." if stopped.canceled else ""
-    return Answer(("Stopping." if stopped.running else "Nothing was running.") + dropped, outcome, session_id)
+    queued = stopped.canceled - stopped.waiting
+    dropped = f" {queued} waiting message(s) dropped." if queued else ""
+    ended = "Stopping." if stopped.running else "Stopped." if stopped.waiting else "Nothing was running."
+    return Answer(ended + dropped, outcome, session_id)
 
 
 async def _status(assembly: Assembly, ready: ReadyEvent, _arguments: str) -> Answer:

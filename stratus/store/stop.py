@@ -66,10 +66,11 @@ class Halt:
 
 @dataclass(frozen=True)
 class Stopped:
-    """What a stop met: whether a running turn was asked to end, and how many queued or waiting runs were canceled."""
+    """What a stop met: whether a running turn was asked to end, how many others were canceled, and how many of those had begun (waited)."""
 
     running: bool
     canceled: int
+    waiting: int = 0
 
 
 async def stop(db: Database, session_id: str, by: str, *, queued: bool, run: UUID | None = None) -> Stopped:
@@ -127,7 +128,7 @@ async def halt(
         await connection.execute(_ASK, [row["id"] for row in running], [row["by"] for row in running], why)
     if others:
         await _cancel(connection, others, why, error)
-    return Stopped(bool(running), len(others))
+    return Stopped(bool(running), len(others), sum(row["state"] == RunState.WAITING for row in others))
 
 
 async def _cancel(
