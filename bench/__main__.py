@@ -9,6 +9,7 @@ import platform
 import time
 from pathlib import Path
 
+from bench.flood import flooded
 from bench.ground import durable_server
 from bench.idle import idle
 from bench.log import appended
@@ -27,6 +28,7 @@ async def run(quick: bool) -> dict[str, float]:
         taken = await latencies(server, count // 10, 10.0)
         commits = await path_commits(server, count // 10)
         fenced, bare = await appended(server, rounds)
+        under, alone = await flooded(server, count // 20)
         rest = await idle(server, seconds)
     figures["messages per second, 1 replica"] = one.rate
     figures["messages per second, 3 replicas with a role each"] = three.rate
@@ -40,6 +42,9 @@ async def run(quick: bool) -> dict[str, float]:
     figures["events appended per second, 500 fenced sessions"] = fenced
     figures["reference: plain multi-row inserts, rows per second"] = bare
     figures["ratio append : plain insert"] = fenced / bare
+    figures["claim beside 10,000 queued in one session, ms p50"] = under
+    figures["reference: the same claim without them, ms p50"] = alone
+    figures["ratio claim beside the flood : without"] = under / alone
     figures["idle replica, transactions per second"] = rest.transactions
     figures["idle replica, share of a core"] = rest.core
     figures["idle replica, resident MB"] = rest.megabytes

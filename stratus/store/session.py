@@ -41,7 +41,8 @@ WITH incoming AS (
                 traceparent, busy, parent_run_id, parent_call_id, depth, deadline_seconds, ordinal)
 ), busy AS (
     SELECT g.session_id FROM (SELECT DISTINCT session_id FROM incoming) g
-     CROSS JOIN LATERAL (SELECT 1 FROM agent_run r WHERE r.session_id = g.session_id AND r.state IN ('queued', 'running', 'waiting') LIMIT 1) o
+     CROSS JOIN LATERAL (SELECT 1 FROM agent_run r WHERE r.session_id = g.session_id AND r.state IN ('queued', 'running', 'waiting')
+                          ORDER BY r.turn LIMIT 1) o
 ), bump AS (
     UPDATE session s
        SET run_seq = s.run_seq + g.total, event_seq = s.event_seq + g.total, active_at = clock_timestamp(), archived_at = NULL

@@ -16,13 +16,15 @@ from stratus.store.log import LOCK_SESSIONS, LogWrite, write_log
 
 _LOCK_LEASES = "SELECT run_id FROM session_execution WHERE session_id = ANY($1) ORDER BY session_id FOR UPDATE"
 
+# What has begun is the first that is open, so without the queue nothing behind that is read.
 _OPEN = """
 SELECT r.id, r.session_id, r.state, r.claims, h.by,
        (SELECT coalesce(max(e.run_seq), 0) FROM session_event e WHERE e.run_id = r.id) AS run_seq
   FROM unnest($1::text[], $2::text[], $3::bigint[], $4::uuid[]) AS h(session_id, by, before, run)
-  JOIN agent_run r ON r.session_id = h.session_id
- WHERE r.state IN ('queued', 'running', 'waiting') AND r.state = ANY($5)
-   AND (h.before IS NULL OR r.turn < h.before) AND (h.run IS NULL OR r.public_id = h.run)
+ CROSS JOIN LATERAL (
+       SELECT o.* FROM agent_run o WHERE o.session_id = h.session_id AND o.state IN ('queued', 'running', 'waiting')
+        ORDER BY o.turn LIMIT CASE WHEN $5::boolean THEN NULL ELSE 1 END) r
+ WHERE ($5 OR r.state <> 'queued') AND (h.before IS NULL OR r.turn < h.before) AND (h.run IS NULL OR r.public_id = h.run)
  ORDER BY r.session_id, r.turn
 """
 
@@ -112,14 +114,13 @@ async def halt(
     connection: Connection, halts: Sequence[Halt], *, queued: bool, error: RunError | None = None
 ) -> Stopped:
     """End open runs, for a caller that holds the leases' and the sessions' rows. At most one halt for a session."""
-    states = [RunState.RUNNING, RunState.WAITING, *([RunState.QUEUED] if queued else [])]
     rows = await connection.fetch(
         _OPEN,
         [one.session_id for one in halts],
         [one.by for one in halts],
         [one.before for one in halts],
         [one.run for one in halts],
-        [str(state) for state in states],
+        queued,
     )
     why = None if error is None else error.model_dump_json()
     running = [row for row in rows if row["state"] == RunState.RUNNING]

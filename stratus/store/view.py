@@ -34,7 +34,8 @@ _RUN = _VIEW + " WHERE r.public_id = $1"
 _RUN_BY_KEY = _VIEW + " WHERE r.session_id = $1 AND r.request_key = $2"
 
 _AHEAD = """
-SELECT EXISTS (SELECT 1 FROM agent_run r WHERE r.session_id = $1 AND r.turn < $2 AND r.state IN ('queued', 'running', 'waiting'))
+SELECT r.turn FROM agent_run r
+ WHERE r.session_id = $1 AND r.turn < $2 AND r.state IN ('queued', 'running', 'waiting') ORDER BY r.turn LIMIT 1
 """
 
 _OWNER = "SELECT owner_id FROM session WHERE id = $1"
@@ -122,7 +123,7 @@ def _seen(row: Mapping[str, Any] | None) -> RunView | None:
 
 async def queued_behind(connection: Connection, session_id: str, turn: int) -> bool:
     """Whether an earlier run than `turn` is open, in the transaction that queued that."""
-    return bool(await connection.fetchval(_AHEAD, session_id, turn))
+    return await connection.fetchval(_AHEAD, session_id, turn) is not None
 
 
 async def owner_of(connection: Connection, session_id: str) -> tuple[int | None] | None:
