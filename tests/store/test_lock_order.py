@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import asyncpg
@@ -24,7 +24,8 @@ from stratus.store.orphan import take_orphans
 from stratus.store.run import ClaimedRun, Ending, claim, end_runs, finish
 from stratus.store.schedule import NewSchedule
 from stratus.store.session import enqueue
-from stratus.store.stop import stop_in
+from stratus.store.steer import take_up
+from stratus.store.stop import Halt, halt, lock_leases, stop_in
 from testbed.eventually import eventually
 from tests.store.world import completion, new_run, queue, rows, running
 
@@ -64,6 +65,20 @@ async def stops(world: World) -> object:
     return await world.db.transact(lambda c: stop_in(c, "s1", "me", queued=True))
 
 
+async def takes_up(world: World) -> object:
+    await queue(world.db, replace(new_run("s1", "steer"), busy="steer"))
+    return await take_up(world.db, world.claimed.lease, world.claimed.run_seq, 1)
+
+
+async def interrupts(world: World) -> object:
+    async def work(connection: Connection) -> object:
+        await lock_leases(connection, ["s1", "s2"])
+        made = await enqueue(connection, [new_run("s1", "now"), new_run("s2", "now")])
+        return await halt(connection, [Halt(one.session_id, "me", before=one.turn) for one in made], queued=False)
+
+    return await world.db.transact(work)
+
+
 async def claims(world: World) -> object:
     return await claim(world.db, "other", 10, 60.0)
 
@@ -92,7 +107,7 @@ async def reaps(world: World) -> object:
     return await world.db.transact(work)
 
 
-PATHS: list[Path] = [appends, steps, finishes, enqueues, stops, claims, renews, reaps, fires]
+PATHS: list[Path] = [appends, steps, finishes, enqueues, stops, claims, renews, reaps, fires, takes_up, interrupts]
 LOCKS = {
     "session_execution": "SELECT 1 FROM session_execution WHERE session_id = 's1' FOR UPDATE",
     "session": "SELECT 1 FROM session WHERE id = 's1' FOR UPDATE",
