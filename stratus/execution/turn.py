@@ -181,6 +181,8 @@ class Turn:
             raise TurnFailed("too_many_steps", f"The turn took more than {agent.max_steps} steps.")
         if number > 1:
             steering = await self._journal.take_up()
+            if steering:
+                self._move(TurnEvent.STEER)
             self._history += steering
             self._said += steering
         await self._with.failpoints.hit("model.before_request")

@@ -142,7 +142,7 @@ function noteOf(turn) {
     case 'failed': return `Failed. ${turn.error?.message ?? 'No reason was given.'}`;
     case 'canceled': return 'Stopped.';
     case 'merged': return 'Taken up by the answer that was being written.';
-    case 'interrupted': return 'Interrupted: the process that wrote this answer was lost. Nothing was repeated; send the message again if you still want it.';
+    case 'interrupted': return 'Interrupted: the process that wrote this answer was lost, and so were those that took it up. Send the message again if you still want it.';
     default: return '';
   }
 }
