@@ -14,6 +14,7 @@ from bench.ground import durable_server
 from bench.idle import idle
 from bench.log import appended
 from bench.messages import latencies, path_commits, saturated
+from bench.turns import recoveries, round_trip, step_cost, turns_per_second
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -29,6 +30,10 @@ async def run(quick: bool) -> dict[str, float]:
         commits = await path_commits(server, count // 10)
         fenced, bare = await appended(server, rounds)
         under, alone = await flooded(server, count // 20)
+        rates = {n: await turns_per_second(server, n, count // 2 if n > 1 else count // 10) for n in (1, 64, 500)}
+        step = await step_cost(server, count // 10)
+        trip = await round_trip(server, count // 10)
+        recovered = await recoveries(server, 3 if quick else 20)
         rest = await idle(server, seconds)
     figures["messages per second, 1 replica"] = one.rate
     figures["messages per second, 3 replicas with a role each"] = three.rate
@@ -45,6 +50,14 @@ async def run(quick: bool) -> dict[str, float]:
     figures["claim beside 10,000 queued in one session, ms p50"] = under
     figures["reference: the same claim without them, ms p50"] = alone
     figures["ratio claim beside the flood : without"] = under / alone
+    for at_once, rate in rates.items():
+        figures[f"turns per second, {at_once} at once, 1 replica"] = rate
+    figures["statements of a tool call's two steps"] = step.statements
+    figures["a tool call's two steps, ms p50"] = step.milliseconds
+    figures["reference: two transactions of one insert, ms p50"] = trip
+    figures["ratio steps : reference"] = step.milliseconds / trip
+    figures["kill to first new event, leases of 3 s, s p50"] = recovered[len(recovered) // 2]
+    figures["kill to first new event, leases of 3 s, s p99"] = recovered[int(len(recovered) * 0.99)]
     figures["idle replica, transactions per second"] = rest.transactions
     figures["idle replica, share of a core"] = rest.core
     figures["idle replica, resident MB"] = rest.megabytes
