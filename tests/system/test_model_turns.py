@@ -129,6 +129,7 @@ async def test_an_answer_that_breaks_off_is_told_and_what_was_seen_of_it_stays(t
     ended = await talk.turn("a longer text to be echoed")
     assert (ended["state"], ended["error"]["code"]) == ("failed", "overloaded")
     assert "is not all of it" in ended["error"]["message"]
+    assert ended["usage"]["requests"] == 1, "a failed turn keeps what it spent"
     assert len(talk.stage.model.calls) == 1
     assert "echo: a lo" in (await talk.messages())[-1]
     assert (await talk.turn("again"))["reply"] == "echo: again"
@@ -153,6 +154,20 @@ async def test_a_conversation_that_has_become_too_long_goes_on_shortened(talk: T
     assert "messages were left out here" in str(short.body)
     after = await talk.messages()
     assert after[: len(before)] == before and len(after) == len(before) + 2
+
+
+async def test_the_steps_of_a_turn_that_was_shortened_begin_where_the_first_one_ended(talk: Talk) -> None:
+    await talk.use("anthropic")
+    for n in range(4):
+        await talk.turn(f"q{n}")
+    talk.stage.model.script({"tool": {"name": "calculate", "args": {"expression": "1+1"}}}, {"text": "2"}, match="sum")
+    talk.stage.model.fault("context", "sum")
+    talk.stage.model.calls.clear()
+    run = await talk.ask("sum")
+    assert (await talk.ended(run))["reply"] == "2"
+    assert [logged.outcome for logged in talk.stage.model.calls] == ["context", "answered", "answered"]
+    assert "left out here" in str(talk.stage.model.calls[-1].call.body)
+    assert (await talk.kinds(run)).count("history.compacted") == 1
 
 
 async def test_a_context_that_cannot_be_made_to_fit_is_said(talk: Talk) -> None:
