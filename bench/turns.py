@@ -44,7 +44,8 @@ async def turns_per_second(server: EmbeddedPostgres, at_once: int, count: int) -
         runs = [
             NewRun(f"s{n}", "demo", None, None, actor, RunInput.of("hi")) for _ in range(each) for n in range(at_once)
         ]
-        async with ground.replicas(1, settings={**PRODUCTION, "STRATUS_WORKERS": str(max(at_once, 1))}) as [replica]:
+        slots = {"STRATUS_WORKERS": str(at_once), "STRATUS_MODEL_CONCURRENCY": str(at_once)}
+        async with ground.replicas(1, settings={**PRODUCTION, **slots}) as [replica]:
             await _warm(ground, actor)
             started = time.perf_counter()
             for begin in range(0, len(runs), 500):
