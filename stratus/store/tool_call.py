@@ -43,19 +43,21 @@ UPDATE approval a SET state = 'consumed'
 RETURNING a.id
 """
 
-# With whoever decided last on it, and the run that carries it out for another agent, where there is one.
+# With whoever decided last on it.
 _CALLS = """
-SELECT c.call_id, c.step, c.name, c.state, c.effect, c.outcome, a.decided_by, a.note,
-       r.public_id AS child, r.agent_id AS child_agent, r.state AS child_state, r.error ->> 'message' AS child_error,
-       r.error ->> 'code' AS child_error_code,
-       (SELECT m.parts FROM message m WHERE m.run_id = r.id AND m.session_id = r.session_id AND m.role = 'assistant'
-         ORDER BY m.position DESC LIMIT 1) AS child_said
+SELECT c.call_id, c.step, c.name, c.state, c.effect, c.outcome, a.decided_by, a.note
   FROM tool_call c
   LEFT JOIN LATERAL (
        SELECT p.decided_by, p.note FROM approval p WHERE p.run_id = c.run_id AND p.call_id = c.call_id ORDER BY p.id DESC LIMIT 1
   ) a ON true
-  LEFT JOIN agent_run r ON r.parent_run_id = c.run_id AND r.parent_call_id = c.call_id
  WHERE c.run_id = $1 ORDER BY c.step, c.ordinal
+"""
+
+_CHILDREN = """
+SELECT r.parent_call_id AS call_id, r.public_id AS run, r.agent_id, r.state, r.error ->> 'message' AS error, r.error ->> 'code' AS error_code,
+       (SELECT m.parts FROM message m WHERE m.run_id = r.id AND m.session_id = r.session_id AND m.role = 'assistant'
+         ORDER BY m.position DESC LIMIT 1) AS said
+  FROM agent_run r WHERE r.parent_run_id = $1
 """
 
 
@@ -148,11 +150,19 @@ async def move_calls(connection: Connection, run_id: int, moves: Sequence[CallMo
 
 
 async def calls_of(db: Database, run_id: int, *, agent: str) -> list[StoredCall]:
-    """The tool calls of a run of that agent as they stand, in order."""
-    return [_stored(row) for row in await db.read(lambda c: c.fetch(_CALLS, run_id), agent=agent)]
+    """The tool calls of a run of that agent as they stand, in order.
+
+    Children are other agents' runs, which the agent itself may not read: what they made of its calls is read for it.
+    """
+    rows = await db.read(lambda c: c.fetch(_CALLS, run_id), agent=agent)
+    children: dict[str, Child] = {}
+    if any(row["state"] == CallState.STARTED for row in rows):
+        found = await db.read(lambda c: c.fetch(_CHILDREN, run_id))
+        children = {row["call_id"]: _child(row) for row in found}
+    return [_stored(row, children.get(row["call_id"])) for row in rows]
 
 
-def _stored(row: Mapping[str, Any]) -> StoredCall:
+def _stored(row: Mapping[str, Any], child: Child | None) -> StoredCall:
     return StoredCall(
         call_id=row["call_id"],
         step=row["step"],
@@ -162,17 +172,17 @@ def _stored(row: Mapping[str, Any]) -> StoredCall:
         outcome=orjson.loads(row["outcome"]) if row["outcome"] else None,
         decided_by=row["decided_by"],
         note=row["note"],
-        child=None if row["child"] is None else _child(row),
+        child=child,
     )
 
 
 def _child(row: Mapping[str, Any]) -> Child:
-    said = Message(role="assistant", parts=PARTS.validate_json(row["child_said"] or "[]"))
+    said = Message(role="assistant", parts=PARTS.validate_json(row["said"] or "[]"))
     return Child(
-        run=row["child"],
-        agent_id=row["child_agent"],
-        state=RunState(row["child_state"]),
+        run=row["run"],
+        agent_id=row["agent_id"],
+        state=RunState(row["state"]),
         reply=said.text(),
-        error=row["child_error"],
-        error_code=row["child_error_code"],
+        error=row["error"],
+        error_code=row["error_code"],
     )
