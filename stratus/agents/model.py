@@ -32,13 +32,20 @@ _RETRYABLE = frozenset({"rate_limited", "overloaded", "unavailable", "timeout", 
 class ToolSpec:
     """A tool as the model is told of it. `parameters` is a JSON schema of an object.
 
-    `effect` says what a repeat does: `read` and `idempotent` may run again after a crash, `once` may not.
+    `effect` says what a repeat does: `read` and `idempotent` may run again after a crash, `once` may not. `known_as` is
+    what people call it when that is no name for a provider, such as `mcp:files/read`.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     effect: ToolEffect = "once"
+    known_as: str = ""
+
+    @property
+    def policy_name(self) -> str:
+        """What the patterns of an agent's `tools`, `approve` and `effects` match."""
+        return self.known_as or self.name
 
 
 @dataclass(frozen=True)

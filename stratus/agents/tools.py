@@ -1,5 +1,5 @@
-"""Function tools: annotated Python functions that a model may call, with bounded time and size, found
-by entry point.
+"""The tool seam, and function tools: annotated Python functions that a model may call, with bounded time and size,
+found by entry point.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol, get_type_hints, runtime_checkable
 from uuid import UUID
 
 import structlog
@@ -38,7 +38,11 @@ class AgentRows(Protocol):
 
 @dataclass(frozen=True)
 class ToolContext:
-    """Who calls: passed to a function that has a parameter annotated with this class. `call_id` is the provider's."""
+    """Who calls: passed to a function that has a parameter annotated with this class. `call_id` is the provider's.
+
+    `progress` reports output on the way: watchers see it, and a turn that reports is not taken for one that hangs. It
+    must be called on the event loop's thread.
+    """
 
     session_id: str
     run: UUID
@@ -67,7 +71,10 @@ class Notice:
 
 @dataclass(frozen=True)
 class ToolOutcome:
-    """What the model is told. `failed` marks an error, which is a result like any other."""
+    """What the model is told. `failed` marks an error, which is a result like any other.
+
+    `files` and `notices` are for the person; they are stored and planned by the transaction that commits the result.
+    """
 
     content: str
     failed: bool = False
@@ -75,9 +82,23 @@ class ToolOutcome:
     notices: Sequence[Notice] = ()
 
 
+@runtime_checkable
+class Tool(Protocol):
+    """What a turn can call, whatever does the work."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        """How the model and the agent's policy know it."""
+
+    async def run(self, args: str, context: ToolContext) -> ToolOutcome:
+        """Act on the arguments, a JSON text as the model wrote it. What goes wrong is a failed outcome: raises nothing
+        but CancelledError.
+        """
+
+
 @dataclass(frozen=True)
-class Tool:
-    """A callable tool. `run` validates the arguments, a JSON text, and never raises except for cancellation."""
+class FunctionTool:
+    """A tool that calls a function with validated arguments."""
 
     spec: ToolSpec
     function: Callable[..., Any]
@@ -90,7 +111,7 @@ class Tool:
         try:
             values = self.arguments.model_validate_json(args or "{}")
         except ValidationError as error:
-            return _bounded(f"The arguments of {self.spec.name} are not valid. {_problems(error)}", failed=True)
+            return bounded(f"The arguments of {self.spec.name} are not valid. {_problems(error)}", failed=True)
         given = {field.alias or "": getattr(values, name) for name, field in self.arguments.model_fields.items()}
         if self.context_parameter is not None:
             given[self.context_parameter] = context
@@ -98,11 +119,11 @@ class Tool:
         try:
             async with limit:
                 value = await self._call(given)
-            return _bounded(value if isinstance(value, str) else to_json(value, indent=None).decode(), failed=False)
+            return bounded(value if isinstance(value, str) else to_json(value, indent=None).decode(), failed=False)
         except TimeoutError as error:
             if limit.expired():
                 said = f"{self.spec.name} did not end within {self.time_limit_seconds:g} seconds and was abandoned."
-                return _bounded(said, failed=True)
+                return bounded(said, failed=True)
             return self._failed(error, context)
         except Exception as error:  # whatever a tool raises is a result that the model may react to
             return self._failed(error, context)
@@ -115,20 +136,20 @@ class Tool:
     def _failed(self, error: Exception, context: ToolContext) -> ToolOutcome:
         log.warning("tool.failed", tool=self.spec.name, call=context.call_id, error=type(error).__name__)
         said = f"{type(error).__name__}: {error}"[:_ERROR_CHARACTERS]
-        return _bounded(f"{self.spec.name} failed: {said}", failed=True)
+        return bounded(f"{self.spec.name} failed: {said}", failed=True)
 
 
 def tool(
     *, effect: ToolEffect, name: str | None = None, time_limit_seconds: float = TIME_LIMIT_SECONDS
-) -> Callable[[Callable[..., Any]], Tool]:
-    """Decorator: make a Tool of an annotated function, async or not (then it runs in a thread). Its docstring tells the
+) -> Callable[[Callable[..., Any]], FunctionTool]:
+    """Decorator: make a tool of an annotated function, async or not (then it runs in a thread). Its docstring tells the
     model what it does.
 
     `effect` states what a repeat does, see ToolSpec. Raises TypeError for a parameter that has no annotation or no
     name.
     """
 
-    def make(function: Callable[..., Any]) -> Tool:
+    def make(function: Callable[..., Any]) -> FunctionTool:
         own_name = name or function.__name__
         hints = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
@@ -136,7 +157,7 @@ def tool(
         arguments = _arguments(own_name, [item for item in parameters if item.name not in contexts], hints)
         schema = arguments.model_json_schema()
         spec = ToolSpec(own_name, inspect.getdoc(function) or "", _untitled(schema), effect)
-        return Tool(spec, function, arguments, contexts[0] if contexts else None, time_limit_seconds)
+        return FunctionTool(spec, function, arguments, contexts[0] if contexts else None, time_limit_seconds)
 
     return make
 
@@ -221,7 +242,8 @@ def _problems(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in problems[:10])
 
 
-def _bounded(content: str, *, failed: bool) -> ToolOutcome:
+def bounded(content: str, *, failed: bool) -> ToolOutcome:
+    """The outcome with at most SIZE_LIMIT_BYTES of `content`; a note says what was cut."""
     octets = content.encode("utf-8", "replace")
     if len(octets) <= SIZE_LIMIT_BYTES:
         return ToolOutcome(content, failed)

@@ -73,4 +73,4 @@ class AgentRules:
 
     def _policy_name(self, call: ToolCallPart) -> str:
         tool = self._tools.get(call.name)
-        return call.name if tool is None else tool.spec.name
+        return call.name if tool is None else tool.spec.policy_name

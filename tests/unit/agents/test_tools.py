@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
 from pydantic import Field
 
-from stratus.agents.tools import SIZE_LIMIT_BYTES, Tool, ToolContext, ToolRegistry, installed_tools, tool
+from stratus.agents.tools import SIZE_LIMIT_BYTES, Tool, ToolContext, ToolOutcome, ToolRegistry, installed_tools, tool
 from stratus.domain.errors import BadSetting
 from tests.unit.agents.rows import NO_ROWS
 
@@ -210,3 +211,18 @@ def test_a_tool_that_cannot_be_loaded_is_named() -> None:
 
 def test_installed_tools_can_be_listed() -> None:
     assert installed_tools().names() == sorted(installed_tools().names())
+
+
+def test_policy_knows_a_tool_by_its_own_name_where_a_provider_cannot() -> None:
+    assert add.spec.policy_name == "add"
+    assert replace(add.spec, name="mcp_files_read", known_as="mcp:files/read").policy_name == "mcp:files/read"
+
+
+def test_anything_with_a_spec_and_run_is_a_tool() -> None:
+    class Remote:
+        spec = replace(add.spec, name="remote")
+
+        async def run(self, args: str, context: ToolContext) -> ToolOutcome:
+            return ToolOutcome(f"{context.call_id} {args}")
+
+    assert [made.spec.name for made in ToolRegistry({"remote": Remote}).select(["*"])] == ["remote"]
