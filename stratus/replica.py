@@ -85,6 +85,7 @@ class Replica:
         self._hints = Hints(settings.listen_dsn, timeouts, application)
         self._timeouts, self._application = timeouts, application
         self._models = ModelPool(environment, concurrency=settings.model_concurrency)
+        self._toolsets = Toolsets(installed_tools(), environment, self._doors.clock)
         self._vault = Vault([key.get_secret_value() for key in settings.secret_key])
         self._finisher: Batcher[Ending, bool] = Batcher(
             lambda endings: finish(self._db, endings), whole=(DatabaseAway,)
@@ -176,7 +177,7 @@ class Replica:
         """Loops in order: what others wait for first, ingress last."""
         settings, doors = self._settings, self._doors
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] = group.create_task
-        for service in (self._hints.run(), self._finisher.run(), self._intake.run()):
+        for service in (self._hints.run(), self._finisher.run(), self._intake.run(), self._toolsets.run()):
             self._tasks.append(spawn(service))
         self._worker, recorder = self._make_worker(group)
         self._manager = ChannelManager(
@@ -232,12 +233,12 @@ class Replica:
         return loop
 
     def _make_worker(self, group: asyncio.TaskGroup) -> tuple[Worker, Recorder]:
-        doors, tools = self._doors, installed_tools()
+        doors = self._doors
         recorder = Recorder(self._db, self._hints, doors.clock, lambda session_id: self._worker.lost(session_id))
         turn_tools = TurnTools(
             db=self._db,
             models=self._models,
-            toolsets=Toolsets(tools),
+            toolsets=self._toolsets,
             finisher=self._finisher,
             limits=_limits,
             clock=doors.clock,
@@ -255,7 +256,7 @@ class Replica:
             group=group,
             failpoints=doors.failpoints,
             renew_soon=lambda: self._keeper.hurry(),
-            capabilities=self._models.capabilities(),
+            capabilities=[*self._models.capabilities(), *self._toolsets.capabilities()],
         )
         return worker, recorder
 

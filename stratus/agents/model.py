@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from stratus.domain.agent import ToolEffect
 from stratus.domain.errors import StratusError
 from stratus.domain.values import Message, Usage
 
-ToolEffect = Literal["read", "idempotent", "once"]
 Stop = Literal["end", "tool_use", "length", "refusal", "other"]
 ErrorCode = Literal[
     "rate_limited",

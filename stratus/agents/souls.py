@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from stratus.domain.agent import AgentDefinition
 from stratus.domain.errors import BadInput
+from stratus.domain.mcp import mcp_servers
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)(?:^|\n)---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|m|h)?")
@@ -34,6 +35,7 @@ _MEND = {
     "api_key_env": "the name of an environment variable, such as `api_key_env: TEAM_OPENAI_API_KEY`, and never the key itself",
     "settings": "a mapping such as `settings: {temperature: 0.2}`",
     "mcp": "a mapping such as `mcp: {files: {command: [uvx, mcp-server-files, /data]}}`",
+    "effects": "what a repeat of a tool does, one of read, idempotent, once, such as `effects: {mcp:files/read_*: read}`",
 }
 
 
@@ -52,12 +54,17 @@ def parse(text: str, *, source: str) -> AgentDefinition:
     if not _VARIABLE.fullmatch(str(fields.get("api_key_env", "A"))):
         raise BadInput(f"{source}: `api_key_env` is not acceptable: expected {_MEND['api_key_env']}")
     try:
-        return AgentDefinition.model_validate({**fields, "soul": match.string[match.end() :].strip()})
+        definition = AgentDefinition.model_validate({**fields, "soul": match.string[match.end() :].strip()})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = str(first["loc"][0]).removesuffix("_seconds")
         problem = "is missing" if first["type"] == "missing" else "is not acceptable"
         raise BadInput(f"{source}: `{field}` {problem}: expected {_MEND[field]}") from error
+    try:
+        mcp_servers(definition.mcp)
+    except ValueError as error:
+        raise BadInput(f"{source}: {error}") from error
+    return definition
 
 
 def render(definition: AgentDefinition) -> str:

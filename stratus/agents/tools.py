@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.metadata import entry_points
@@ -18,7 +18,8 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import to_json
 
-from stratus.agents.model import ToolEffect, ToolSpec
+from stratus.agents.model import ToolSpec
+from stratus.domain.agent import TOOL_NAME, ToolEffect
 from stratus.domain.errors import BadSetting
 
 TIME_LIMIT_SECONDS = 60.0
@@ -119,6 +120,8 @@ class FunctionTool:
         try:
             async with limit:
                 value = await self._call(given)
+            if isinstance(value, ToolOutcome):
+                return replace(value, content=bounded(value.content, failed=value.failed).content)
             return bounded(value if isinstance(value, str) else to_json(value, indent=None).decode(), failed=False)
         except TimeoutError as error:
             if limit.expired():
@@ -145,8 +148,8 @@ def tool(
     """Decorator: make a tool of an annotated function, async or not (then it runs in a thread). Its docstring tells the
     model what it does.
 
-    `effect` states what a repeat does, see ToolSpec. Raises TypeError for a parameter that has no annotation or no
-    name.
+    `effect` states what a repeat does, see ToolSpec. A function that returns a ToolOutcome says all of it itself. Raises
+    TypeError for a parameter that has no annotation or no name, and for a name that no provider takes.
     """
 
     def make(function: Callable[..., Any]) -> FunctionTool:
@@ -155,6 +158,8 @@ def tool(
         parameters = inspect.signature(function).parameters.values()
         contexts = [parameter.name for parameter in parameters if hints.get(parameter.name) is ToolContext]
         arguments = _arguments(own_name, [item for item in parameters if item.name not in contexts], hints)
+        if not TOOL_NAME.fullmatch(own_name):
+            raise TypeError(f"{own_name!r} is no name for a tool: use up to 64 of a-z, A-Z, 0-9, _ and -")
         schema = arguments.model_json_schema()
         spec = ToolSpec(own_name, inspect.getdoc(function) or "", _untitled(schema), effect)
         return FunctionTool(spec, function, arguments, contexts[0] if contexts else None, time_limit_seconds)

@@ -9,9 +9,9 @@ from typing import Any
 
 import structlog
 
-from stratus.agents.model import ToolEffect
 from stratus.agents.tools import ProducedFile, Tool, ToolContext, ToolOutcome
 from stratus.channel.text import clean
+from stratus.domain.agent import ToolEffect
 from stratus.domain.delegation import verdict
 from stratus.domain.errors import NotApproved
 from stratus.domain.event import NewEvent

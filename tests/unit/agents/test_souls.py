@@ -22,6 +22,7 @@ busy: steer
 idle_limit: 2m
 mcp: {files: {command: [uvx, mcp-server-files, /data]}}
 settings: {temperature: 0.2}
+effects: {mcp:files/write_*: idempotent}
 ---
 
 You are Blair.
@@ -45,6 +46,7 @@ def test_reads_every_field() -> None:
         idle_limit_seconds=120.0,
         mcp={"files": {"command": ["uvx", "mcp-server-files", "/data"]}},
         settings={"temperature": 0.2},
+        effects={"mcp:files/write_*": "idempotent"},
     )
 
 
@@ -111,6 +113,14 @@ def test_line_ends_and_a_byte_order_mark_do_not_matter() -> None:
         ("id: a\nmodel: demo\nidle_limit: true", "`idle_limit` is not acceptable: expected a duration"),
         ("id: a\nmodel: demo\nmax_steps: 0", "`max_steps` is not acceptable: expected a whole number above 0"),
         ("id: a\nmodel: demo\nmcp: []", "`mcp` is not acceptable: expected a mapping"),
+        (
+            "id: a\nmodel: demo\nmcp: {f: {command: [a, '${B}']}}",
+            "a.md: mcp.f.command: other users of the machine can read",
+        ),
+        (
+            "id: a\nmodel: demo\neffects: {pay: twice}",
+            "`effects` is not acceptable: expected what a repeat of a tool does",
+        ),
         ("id: a\nmodel: demo\nsettings: high", "`settings` is not acceptable: expected a mapping"),
         ("id: a\nmodel: demo\ntemprature: 1", "unknown field `temprature`; known are api_key_env, approve"),
         ("id: a\nmodel: demo\nsoul: x", "unknown field `soul`"),

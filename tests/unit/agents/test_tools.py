@@ -13,7 +13,16 @@ from uuid import UUID
 import pytest
 from pydantic import Field
 
-from stratus.agents.tools import SIZE_LIMIT_BYTES, Tool, ToolContext, ToolOutcome, ToolRegistry, installed_tools, tool
+from stratus.agents.tools import (
+    SIZE_LIMIT_BYTES,
+    Notice,
+    Tool,
+    ToolContext,
+    ToolOutcome,
+    ToolRegistry,
+    installed_tools,
+    tool,
+)
 from stratus.domain.errors import BadSetting
 from tests.unit.agents.rows import NO_ROWS
 
@@ -226,3 +235,20 @@ def test_anything_with_a_spec_and_run_is_a_tool() -> None:
             return ToolOutcome(f"{context.call_id} {args}")
 
     assert [made.spec.name for made in ToolRegistry({"remote": Remote}).select(["*"])] == ["remote"]
+
+
+async def test_a_function_may_say_the_whole_outcome_and_its_text_is_bounded() -> None:
+    @tool(effect="once")
+    async def both() -> ToolOutcome:
+        """Does both."""
+        return ToolOutcome("x" * (SIZE_LIMIT_BYTES + 1), failed=True, notices=[Notice("told")])
+
+    outcome = await both.run("{}", CONTEXT)
+    assert (outcome.failed, list(outcome.notices)) == (True, [Notice("told")])
+    assert len(outcome.content) == SIZE_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("name", ["read file", "mcp:files/read", "x" * 65, "größe"])
+def test_a_name_that_no_provider_takes_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match="is no name for a tool"):
+        tool(effect="read", name=name)(lambda: "x")
