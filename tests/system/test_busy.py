@@ -144,3 +144,73 @@ async def test_a_child_that_takes_too_long_is_ended_and_its_parent_is_told(stage
         assert "helper did not answer in time and was stopped." in told
         assert [row["code"] for row in await stage.rows(FAMILY)] == [None, "deadline"]
     assert await violations(stage.db, at_rest=True) == {}
+
+
+async def test_steering_survives_the_replica_that_took_it_up(stage: Stage) -> None:
+    """The next holder finds the message in the turn's history, and asks the model with it."""
+    await worker(stage)
+    first, second = stage.model.gate("first", match="look"), stage.model.gate("second", match="and also this")
+    stage.model.script(CLOCK, match="look")
+    stage.model.script({"text": "both done"}, match="and also this")
+    async with stage.replicas(2, roles=[OWNER_OFF, OWNER_OFF]) as replicas:
+        async with stage.client(replicas.replicas[0]) as client:
+            await say(client, "look")
+            await eventually(lambda: first.entered == 1, what="the turn is at the model")
+            await say(client, "and also this", busy="steer")
+        stage.model.release("first")
+        await eventually(lambda: second.entered == 1, what="the turn asks with what it took up")
+        at = await stage.value("SELECT worker_id FROM agent_run WHERE state = 'running'")
+        holder = next(one for one in replicas.replicas if f":{one.pid}:" in at)
+        await holder.kill()
+        await eventually(lambda: second.entered == 2, timeout=40, what="another replica asks again")
+        stage.model.release("second")
+        await become(stage, "completed", "merged")
+    said = await stage.rows("SELECT role FROM message ORDER BY position")
+    assert [row["role"] for row in said] == ["user", "assistant", "tool", "user", "assistant"]
+    assert await violations(stage.db, at_rest=True) == {}
+
+
+async def test_steering_in_a_chat_is_answered_once(stage: Stage) -> None:
+    await worker(stage, busy="steer")
+    await stage.add_channel("worker")
+    gate = stage.model.gate("first", match="look")
+    stage.model.script(CLOCK, match="look")
+    stage.model.script({"text": "both done"}, match="and also this")
+    async with stage.replicas(2):
+        await stage.say("look")
+        await eventually(lambda: gate.entered == 1, what="the turn is at the model")
+        await stage.say("and also this")
+
+        async def queued() -> bool:
+            return await stage.run_states() == ["running", "queued"]
+
+        await eventually(queued, what="the message is routed")
+        stage.model.release("first")
+        assert await stage.answered(1) == ["both done"]
+        await stage.settled(1)
+    assert stage.sent() == ["both done"]
+    assert await violations(stage.db, at_rest=True) == {}
+
+
+async def test_busy_in_a_chat_is_told_and_stop_frees_it(stage: Stage) -> None:
+    await worker(stage, busy="reject")
+    await stage.add_channel("worker")
+    gate = stage.model.gate("held", match="long work")
+    async with stage.replicas(2):
+        await stage.say("long work")
+        await eventually(lambda: gate.entered == 1, what="the turn is at the model")
+        await stage.say("hello?")
+        await stage.say("hello??")
+        [told] = await stage.answered(1)
+        assert told.startswith("I am still busy with an earlier message")
+        await stage.say("/stop")
+        await stage.answered(2)
+        stage.model.release("held")
+
+        async def ended() -> bool:
+            return await stage.run_states() == ["canceled"]
+
+        await eventually(ended, timeout=20, what="the turn has ended")
+        await stage.say("again")
+        await stage.answered(3)
+    assert stage.sent()[1:] == ["Stopping.", "echo: again"]
