@@ -25,10 +25,9 @@ from testbed.eventually import eventually
 from testbed.invariants import violations
 from testbed.pgproxy import Action, PgProxy
 from tests.store.test_runs import EXPIRE, STEAL
-from tests.store.world import completion, make_channel, new_run, queue, rows, running
+from tests.store.world import completion, holding_the_lease, make_channel, new_run, queue, rows, running, somebody_waits
 
 RUNS = "SELECT turn, state, merged_into IS NOT NULL AS merged, runnable_at IS NOT NULL AS runnable FROM agent_run ORDER BY turn"
-WAITING = "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 SAID = "SELECT run_id, role, parts -> 0 ->> 'text' AS text FROM message ORDER BY position"
 
 
@@ -136,20 +135,15 @@ async def test_a_merge_that_meets_the_finish_comes_whole_before_it_or_not_at_all
     """Both wait for the lease's row, in turn; whichever comes second finds what the first has left."""
     claimed = await running(db)
     await queue(db, steering("just in time"))
-    blocker = await asyncpg.connect(dsn)
-    held = blocker.transaction()
-    await held.start()
-    await blocker.execute("SELECT 1 FROM session_execution WHERE session_id = 's1' FOR UPDATE")
     tasks: dict[str, asyncio.Task[object]] = {}
     paths: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
         "finish": lambda: finish(db, [completion(claimed)]),
         "take_up": lambda: take_up(db, claimed.lease, claimed.run_seq, 1),
     }
-    for number, name in enumerate([first, *(paths.keys() - {first})], 1):
-        tasks[name] = asyncio.create_task(paths[name]())
-        await eventually(partial(waiters, db, number), what=f"{name} waits")
-    await held.commit()
-    await blocker.close()
+    async with holding_the_lease(dsn):
+        for number, name in enumerate([first, *(paths.keys() - {first})], 1):
+            tasks[name] = asyncio.create_task(paths[name]())
+            await eventually(partial(somebody_waits, db, number), what=f"{name} waits")
     done = dict(zip(tasks, await asyncio.gather(*tasks.values(), return_exceptions=True), strict=True))
     assert done["finish"] == [True]
     if first == "finish":
@@ -158,10 +152,6 @@ async def test_a_merge_that_meets_the_finish_comes_whole_before_it_or_not_at_all
     else:
         assert [row["state"] for row in await rows(db, RUNS)] == ["completed", "merged"]
     await holds(db)
-
-
-async def waiters(db: Database, count: int) -> bool:
-    return await rows(db, WAITING) == [{"n": count}]
 
 
 async def test_a_steering_message_that_commits_while_the_merge_waits_for_the_session_is_taken_too(
@@ -173,9 +163,9 @@ async def test_a_steering_message_that_commits_while_the_merge_waits_for_the_ses
     await held.start()
     await blocker.execute("SELECT 1 FROM session WHERE id = 's1' FOR UPDATE")
     sent = asyncio.ensure_future(queue(db, steering("now")))
-    await eventually(partial(waiters, db, 1), what="the message waits for the session")
+    await eventually(partial(somebody_waits, db, 1), what="the message waits for the session")
     taken = asyncio.ensure_future(take_up(db, claimed.lease, claimed.run_seq, 1))
-    await eventually(partial(waiters, db, 2), what="the merge waits for the session")
+    await eventually(partial(somebody_waits, db, 2), what="the merge waits for the session")
     await held.commit()
     await blocker.close()
     await sent

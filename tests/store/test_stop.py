@@ -16,10 +16,9 @@ from stratus.store.run import claim
 from stratus.store.stop import Halt, Stopped, halt, lock_leases, stop
 from testbed.eventually import eventually
 from testbed.invariants import violations
-from tests.store.world import new_run, queue, rows, running
+from tests.store.world import holding_the_lease, new_run, queue, rows, running, somebody_waits
 
 STATES = "SELECT turn, state, runnable_at IS NOT NULL AS runnable FROM agent_run ORDER BY session_id, turn"
-WAITING = "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 # What a claim does, so far that only its COMMIT is missing.
 CLAIMING = """
 WITH s AS (SELECT id FROM session WHERE id = 's1' FOR UPDATE), r AS (
@@ -34,10 +33,6 @@ async def states(db: Database) -> list[tuple[object, ...]]:
     return [tuple(row.values()) for row in await rows(db, STATES)]
 
 
-async def blocked(db: Database) -> bool:
-    return await rows(db, WAITING) == [{"n": 1}]
-
-
 async def test_a_stop_that_meets_a_claim_waits_for_it_and_asks_the_turn(db: Database, dsn: str) -> None:
     await queue(db, new_run("s1", "one"), new_run("s1", "two"))
     claimer = await asyncpg.connect(dsn)
@@ -45,7 +40,7 @@ async def test_a_stop_that_meets_a_claim_waits_for_it_and_asks_the_turn(db: Data
     await move.start()
     await claimer.execute(CLAIMING)
     stopping = asyncio.create_task(stop(db, "s1", "me", queued=True))
-    await eventually(lambda: blocked(db), what="the stop waits for the session")
+    await eventually(lambda: somebody_waits(db), what="the stop waits for the session")
     await move.commit()
     await claimer.close()
     assert await stopping == Stopped(running=True, canceled=1)
@@ -58,16 +53,11 @@ async def test_a_stop_that_meets_a_claim_waits_for_it_and_asks_the_turn(db: Data
 async def test_a_stop_waits_behind_an_append_without_a_deadlock(db: Database, dsn: str) -> None:
     """The stop takes the lease's row before the session's, as every write of the turn does."""
     claimed = await running(db)
-    blocker = await asyncpg.connect(dsn)
-    held = blocker.transaction()
-    await held.start()
-    await blocker.execute("SELECT 1 FROM session_execution WHERE session_id = 's1' FOR UPDATE")
-    stopping = asyncio.create_task(stop(db, "s1", "me", queued=True))
-    await eventually(lambda: blocked(db), what="the stop waits for the lease's row")
-    # It holds nothing else yet: the session can be locked by the one that has the lease's row.
-    await blocker.execute("SELECT 1 FROM session WHERE id = 's1' FOR UPDATE NOWAIT")
-    await held.commit()
-    await blocker.close()
+    async with holding_the_lease(dsn) as blocker:
+        stopping = asyncio.create_task(stop(db, "s1", "me", queued=True))
+        await eventually(lambda: somebody_waits(db), what="the stop waits for the lease's row")
+        # It holds nothing else yet: the session can be locked by the one that has the lease's row.
+        await blocker.execute("SELECT 1 FROM session WHERE id = 's1' FOR UPDATE NOWAIT")
     assert (await stopping).running
     event = Append(claimed.lease, claimed.run_seq, 1, [NewEvent("usage", {})])
     assert await append(db, [event]) == [True], "a turn that is asked to end still writes its end"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -107,3 +109,21 @@ def completion(
 
 async def rows(db: Database, sql: str, *args: object) -> list[dict[str, object]]:
     return [dict(row) for row in await db.read(lambda c: c.fetch(sql, *args))]
+
+
+@asynccontextmanager
+async def holding_the_lease(dsn: str, sessions: str = "%") -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    """A transaction that holds the rows of the leases of `sessions` (a LIKE pattern), committed at the end."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT 1 FROM session_execution WHERE session_id LIKE $1 FOR UPDATE", sessions)
+            yield connection
+    finally:
+        await connection.close()
+
+
+async def somebody_waits(db: Database, count: int = 1) -> bool:
+    """Whether so many statements wait for a lock."""
+    sql = "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    return await rows(db, sql) == [{"n": count}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import get_args
 
 import pytest
@@ -16,8 +17,9 @@ from stratus.store.hints import Hints
 from stratus.store.inbox import Arrival
 from stratus.store.run import ClaimedRun, claim, finish
 from stratus.store.steer import take_up
+from testbed.eventually import eventually
 from testbed.invariants import violations
-from tests.store.world import completion, event, make_channel, rows
+from tests.store.world import completion, event, holding_the_lease, make_channel, rows, somebody_waits
 
 EVENTS = "SELECT state, outcome ->> 'reason' AS reason FROM channel_inbox ORDER BY id"
 RUNS = "SELECT session_id, turn, state, busy FROM agent_run ORDER BY id"
@@ -115,6 +117,21 @@ async def test_interrupts_of_many_chats_in_one_batch_end_each_its_own_turn(db: D
     await here.router.step()
     asked = await rows(db, "SELECT cancel_requested FROM session_execution ORDER BY session_id")
     assert [row["cancel_requested"] for row in asked] == [True, True, False]
+
+
+async def test_interrupts_take_the_leases_rows_before_any_sessions(db: Database, dsn: str) -> None:
+    here = await chat(db, "interrupt")
+    await here.say("first a", chat="a")
+    await here.say("first b", chat="b")
+    assert len(await claim(db, "worker", 10, 60.0)) == 2
+    async with holding_the_lease(dsn, "%:b:1") as blocker:
+        said = [Arrival(here.channel_id, event(f"x{name}", "stop that", name)) for name in ("a", "b")]
+        await inbox.intake(db, said)
+        routing = asyncio.create_task(here.router.step())
+        await eventually(lambda: somebody_waits(db), what="the batch waits for a lease's row")
+        assert len(await blocker.fetch("SELECT 1 FROM session WHERE agent_id = 'demo' FOR UPDATE NOWAIT")) == 2
+    await routing
+    assert await rows(db, "SELECT DISTINCT cancel_requested FROM session_execution") == [{"cancel_requested": True}]
 
 
 async def test_reject_refuses_what_comes_meanwhile_and_says_so_once_a_turn(db: Database) -> None:

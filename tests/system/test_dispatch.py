@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,7 +20,8 @@ from stratus.store.run import ClaimedRun, Ending, claim, finish
 from stratus.store.steer import take_up
 from stratus.store.stop import stop
 from stratus.store.tool_call import CallMove, NewCall
-from tests.store.world import completion, rows
+from testbed.eventually import eventually
+from tests.store.world import completion, holding_the_lease, rows, somebody_waits
 from tests.system.web import Person, Web, code
 
 KEY = "the-key-of-the-message"
@@ -82,6 +84,18 @@ async def test_a_repeat_of_an_interrupt_interrupts_nothing(web: Web) -> None:
     again = (await ann.say("s1", "one", key=KEY, busy="interrupt")).json()
     assert (again["repeated"], again["state"]) == (True, "live")
     assert await rows(web.db, "SELECT cancel_requested FROM session_execution") == [{"cancel_requested": False}]
+
+
+async def test_an_interrupt_takes_the_leases_row_before_the_sessions(web: Web, dsn: str) -> None:
+    """As every write of the turn does: the other way round the two would wait for each other."""
+    ann = await web.person("ann")
+    await ann.say("s1", "one")
+    await claimed(web)
+    async with holding_the_lease(dsn) as blocker:
+        sent = asyncio.create_task(ann.say("s1", "two", busy="interrupt"))
+        await eventually(lambda: somebody_waits(web.db), what="the message waits for the lease's row")
+        await blocker.execute("SELECT 1 FROM session WHERE id = 's1' FOR UPDATE NOWAIT")
+    assert (await sent).status_code == 202
 
 
 async def test_a_repeat_of_one_that_would_be_rejected_by_now_is_answered(web: Web) -> None:
