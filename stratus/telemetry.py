@@ -18,6 +18,7 @@ LOOP_RUNNING = "stratus_loop_running"
 INBOX = "stratus_inbox"
 RUNS = "stratus_runs"
 OUTBOX = "stratus_outbox"
+APPROVALS = "stratus_approvals"
 OLDEST_AGE = "stratus_oldest_age_seconds"
 DATABASE_UP = "stratus_database_up"
 

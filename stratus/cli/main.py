@@ -13,6 +13,7 @@ import typer
 
 from stratus.cli import (
     agents,
+    approvals,
     channels,
     chat,
     config,
@@ -63,7 +64,7 @@ app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
 app.command("chat")(chat.chat)
 app.command("replicas")(replicas.replicas)
-for _noun in (agents, channels, sessions, runs, schedules, outbox, tokens):
+for _noun in (agents, channels, sessions, runs, approvals, schedules, outbox, tokens):
     app.add_typer(_noun.app)
 
 

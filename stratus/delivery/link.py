@@ -15,7 +15,7 @@ from stratus.delivery.health import ChannelHealth, State
 from stratus.delivery.tenure import Tenure, TenureExpired
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
 from stratus.domain.errors import DatabaseAway, LeaseLost
-from stratus.store import channel
+from stratus.store import channel, prompts
 from stratus.store.channel import OwnedChannel
 from stratus.store.database import Database
 
@@ -28,6 +28,8 @@ _ACCOUNT_SECONDS = 20.0
 _BACKOFF_SECONDS = 0.5
 _BACKOFF_MAX_SECONDS = 10.0
 _EXPIRED_PAUSE_SECONDS = 0.2
+# Telegram drops a tap that nobody has fetched for 150 s. An outage is noticed up to a poll late, and a lapsed lease up to its TTL.
+_TAPS_LOST_SECONDS = 110.0
 
 
 class Link:
@@ -59,6 +61,7 @@ class Link:
         self._away = 0  # in a row, of the database
         self._failing_since = 0.0
         self._conflict_since: float | None = None
+        self._deaf_since: float | None = self._clock.monotonic() - owned.away
 
     async def run(self) -> Ending:
         """Until it must end. `on_account` is called once, when sending may begin."""
@@ -67,6 +70,8 @@ class Link:
                 async with self._tenure.held():
                     await self._contact()
             except Exception as error:
+                if self._deaf_since is None:
+                    self._deaf_since = self._clock.monotonic()
                 judged = await self._judge(error)
                 if isinstance(judged, Ending):
                     return judged
@@ -98,6 +103,19 @@ class Link:
         self._failures = self._away = 0
         self._conflict_since = None
         self._health.set(State.CONNECTED)
+        await self._heard()
+
+    async def _heard(self) -> None:
+        """Contact is made. After a long silence people may have tapped in vain: they are asked again."""
+        if self._deaf_since is None:
+            return
+        if self._clock.monotonic() - self._deaf_since >= _TAPS_LOST_SECONDS:
+            try:
+                asked = await prompts.offer_unheard(self._db, self._tenure.lease.channel_id)
+            except DatabaseAway:
+                return  # the next contact tries again
+            log.info("channel.heard_again", channel=self._tenure.lease.channel_id, asked_again=asked)
+        self._deaf_since = None
 
     async def _judge(self, error: Exception) -> Ending | float:
         """What to do after `error`: end, or wait for so many seconds and go on."""

@@ -50,14 +50,20 @@ async def call(adapter: Adapter, op: Op, guard: Guard) -> Receipt:
             return await adapter.react(op, guard)
         raise _cannot("reactions")
     if op.kind == "edit_prompt":
-        if isinstance(adapter, CanPrompt):
-            return await adapter.close_prompt(op, guard)
-        raise _cannot("prompts")
+        return await _close_prompt(adapter, op, guard)
     if op.kind == "draft_update" and op.message_id is not None:
         if isinstance(adapter, CanEdit):
             return await adapter.edit(op, guard)
         raise _cannot("edits")
     return await adapter.send(op, guard)
+
+
+async def _close_prompt(adapter: Adapter, op: Op, guard: Guard) -> Receipt:
+    if not isinstance(adapter, CanPrompt):
+        return Receipt(message_id=op.message_id, detail={"left": "the platform has no buttons to take off"})
+    if op.message_id is None:  # without it, an edit would be a new message
+        raise SendError(SendFailure.PERMANENT, "no_message", "it is not known which message the prompt is")
+    return await adapter.close_prompt(op, guard)
 
 
 def _cannot(what: str) -> SendError:

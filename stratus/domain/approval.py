@@ -55,8 +55,10 @@ APPROVAL: Machine[ApprovalState, ApprovalEvent] = Machine(
     },
 )
 
+MAX_OFFERS = 5
 CODE_CHARACTERS = 6
 _SHOWN_CHARACTERS = 1_500
+_NOTE_CHARACTERS = 500
 
 
 class Approvers(Value):
@@ -78,14 +80,31 @@ def code_of(public_id: str) -> str:
 
 def question(name: str, args: str, code: str) -> str:
     """The text of a prompt. It shows the arguments as they will be used, cut where they are long."""
-    shown = args if len(args) <= _SHOWN_CHARACTERS else f"{args[:_SHOWN_CHARACTERS]} … [{len(args)} characters]"
-    return f"May I call {name}?\n{_readable(shown)}\n\n/approve {code} lets me, /deny {code} does not."
+    return f"May I call {name}?\n{_shown(args)}\n\n/approve {code} lets me, /deny {code} does not."
+
+
+def answered(name: str, args: str, state: ApprovalState, by: str | None, note: str | None) -> str:
+    """What a prompt says once its approval is in `state`, which is not pending."""
+    who = by or "Somebody"
+    said = {
+        ApprovalState.APPROVED: f"{who} allowed this.",
+        ApprovalState.CONSUMED: f"{who} allowed this.",
+        ApprovalState.DENIED: f"{who} did not allow this{f': {note[:_NOTE_CHARACTERS]}' if note else '.'}",
+        ApprovalState.EXPIRED: "Nobody answered in time; the call was not made.",
+    }.get(state, "The turn that asked is over; the call was not made.")
+    return f"{name}\n{_shown(args)}\n\n{said}"
 
 
 def buttons(public_id: str) -> list[tuple[str, str]]:
     """The prompt's buttons; what they send back is well below Telegram's 64 bytes."""
     key = public_id.replace("-", "")
     return [("Approve", f"approve:{key}"), ("Deny", f"deny:{key}")]
+
+
+def _shown(args: str) -> str:
+    return _readable(
+        args if len(args) <= _SHOWN_CHARACTERS else f"{args[:_SHOWN_CHARACTERS]} … [{len(args)} characters]"
+    )
 
 
 def _readable(args: str) -> str:

@@ -1,10 +1,11 @@
-"""Ends questions whose time is over, and takes up waiting runs for which nothing is open any more; on any replica, woken by a hint."""
+"""Ends questions whose time is over, asks lost ones again, and takes up waiting runs for which nothing is open any more; on any replica."""
 
 from __future__ import annotations
 
 from stratus.store.database import Database
 from stratus.store.decision import expire
 from stratus.store.hints import Hints
+from stratus.store.prompts import offer_lost
 from stratus.store.waiting import resume_ready
 
 BATCH = 100
@@ -21,8 +22,11 @@ class Waiting:
         """True when there may be more."""
         expired = await expire(self._db, BATCH)
         resumed = await resume_ready(self._db, BATCH)
+        asked = await offer_lost(self._db, BATCH)
         for session_id in {*expired, *resumed}:
             self._hints.send("session", session_id)
         if expired or resumed:
             self._hints.send("runs")
-        return max(len(expired), len(resumed)) >= BATCH
+        if expired or asked:
+            self._hints.send("outbox")
+        return max(len(expired), len(resumed), asked) >= BATCH

@@ -46,23 +46,9 @@ async def answer(approval: str, body: _Answer, here: Here, me: Me) -> dict[str, 
     )
     here.hints.send("session", decided.session_id)
     here.hints.send("runs")
+    here.hints.send("outbox")
     return {"id": str(decided.public_id), "state": str(decided.state), "by": decided.by, "repeated": decided.repeated}
 
 
 def _shown(one: Listed, me: Caller) -> dict[str, Any]:
-    return {
-        "id": str(one.id),
-        "session": one.session,
-        "run": str(one.run),
-        "agent": one.agent,
-        "call_id": one.call_id,
-        "name": one.name,
-        "args": one.args,
-        "args_hash": one.args_hash,
-        "state": one.state,
-        "requested_at": one.requested_at.isoformat(),
-        "expires_at": one.expires_at.isoformat(),
-        "decided_by": one.decided_by,
-        "note": one.note,
-        "may_decide": one.approvers.may(me.principal.id, me.principal.role),
-    }
+    return {**one.shown(), "may_decide": one.approvers.may(me.principal.id, me.principal.role)}

@@ -23,6 +23,7 @@ _QUEUES = {
     "inbox": (telemetry.INBOX, "Platform events that wait to be routed"),
     "runs": (telemetry.RUNS, "Runs that are not ended"),
     "outbox": (telemetry.OUTBOX, "Ops that are not settled"),
+    "approvals": (telemetry.APPROVALS, "Questions that nobody has answered"),
 }
 
 router = APIRouter(tags=["operations"])

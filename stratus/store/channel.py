@@ -71,10 +71,12 @@ WITH free AS (
 )
 UPDATE channel c
    SET runtime_token = c.runtime_token + 1, runtime_holder = ($3::uuid[])[f.n], runtime_replica = $1,
-       lease_until = clock_timestamp() + make_interval(secs => $2)
+       lease_until = clock_timestamp() + make_interval(secs => $2),
+       health = jsonb_build_object('deaf_since', coalesce(c.lease_until, clock_timestamp())) || c.health
   FROM numbered f WHERE c.id = f.id
 RETURNING c.id, c.public_id, c.platform, c.name, c.agent_id, c.config, c.credentials, c.enabled, c.config_revision, c.account_key,
-          c.running_revision, c.health, c.last_error, c.created_at, c.runtime_replica AS replica, c.runtime_token, c.runtime_holder, c.cursor
+          c.running_revision, c.health, c.last_error, c.created_at, c.runtime_replica AS replica, c.runtime_token, c.runtime_holder, c.cursor,
+          extract(epoch FROM clock_timestamp() - (c.health ->> 'deaf_since')::timestamptz)::float8 AS away
 """
 
 # A row that a doubtful acquire wrote still looks free; only its lock tells of it. So all are locked, and read anew after that.
@@ -84,7 +86,8 @@ _AWAIT_ACQUIRE = (
 
 _ACQUIRED = """
 SELECT id, public_id, platform, name, agent_id, config, credentials, enabled, config_revision, account_key, running_revision, health,
-       last_error, created_at, runtime_replica AS replica, runtime_token, runtime_holder, cursor
+       last_error, created_at, runtime_replica AS replica, runtime_token, runtime_holder, cursor,
+       extract(epoch FROM clock_timestamp() - (health ->> 'deaf_since')::timestamptz)::float8 AS away
   FROM channel WHERE runtime_holder = ANY($1) AND lease_until > clock_timestamp() ORDER BY id
 """
 
@@ -115,6 +118,7 @@ SELECT a.id, a.token, a.holder,
  ORDER BY a.id
 """
 
+# `deaf_since`, kept until contact is made, is since when nobody has listened to the platform.
 _RELEASE = """
 WITH held AS (
     SELECT c.id FROM channel c JOIN unnest($1::bigint[], $2::bigint[], $3::uuid[]) AS a(id, token, holder)
@@ -122,7 +126,10 @@ WITH held AS (
      ORDER BY c.id
        FOR NO KEY UPDATE OF c
 )
-UPDATE channel c SET runtime_holder = NULL, runtime_replica = NULL, lease_until = NULL FROM held h WHERE c.id = h.id
+UPDATE channel c
+   SET runtime_holder = NULL, runtime_replica = NULL, lease_until = NULL,
+       health = jsonb_build_object('deaf_since', clock_timestamp()) || c.health
+  FROM held h WHERE c.id = h.id
 """
 
 _SET_ACCOUNT = """
@@ -148,12 +155,13 @@ WITH report AS (
 )
 UPDATE channel c
    SET health = CASE WHEN (c.health ->> 'state', c.health ->> 'cause') IS NOT DISTINCT FROM (r.state, r.cause) THEN c.health
-                     ELSE jsonb_build_object('v', 1, 'state', r.state, 'cause', r.cause, 'since', clock_timestamp()) END,
+                     ELSE c.health || jsonb_build_object('v', 1, 'state', r.state, 'cause', r.cause, 'since', clock_timestamp()) END
+                - CASE WHEN r.state = 'connected' THEN 'deaf_since' ELSE '' END,
        last_error = coalesce(r.error, c.last_error), running_revision = r.revision
   FROM report r JOIN owner w ON w.id = r.id
  WHERE c.id = r.id
    AND ((c.health ->> 'state', c.health ->> 'cause', c.running_revision) IS DISTINCT FROM (r.state, r.cause, r.revision)
-        OR (r.error IS NOT NULL AND r.error IS DISTINCT FROM c.last_error))
+        OR (r.error IS NOT NULL AND r.error IS DISTINCT FROM c.last_error) OR (r.state = 'connected' AND c.health ? 'deaf_since'))
 """
 
 
@@ -180,11 +188,12 @@ class ChannelRow:
 
 @dataclass(frozen=True)
 class OwnedChannel:
-    """A channel whose runtime this replica has just come to own. `cursor` is what it continues from."""
+    """A channel that this replica has just come to own. It goes on from `cursor`; nobody has heard its platform for `away` seconds."""
 
     row: ChannelRow
     lease: ChannelLease
     cursor: Mapping[str, Any] | None
+    away: float
 
 
 @dataclass(frozen=True)
@@ -377,6 +386,7 @@ def _owned(rows: Sequence[Mapping[str, Any]]) -> list[OwnedChannel]:
             row=_channel(row),
             lease=ChannelLease(row["id"], row["runtime_token"], row["runtime_holder"]),
             cursor=None if row["cursor"] is None else orjson.loads(row["cursor"]),
+            away=row["away"],
         )
         for row in rows
     ]

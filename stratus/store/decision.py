@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from string import hexdigits
 from typing import Any, Literal
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from stratus.domain.event import NewEvent
 from stratus.domain.tool_call import CallEvent
 from stratus.store.database import Connection, Database
 from stratus.store.log import LOCK_SESSIONS, LogWrite, write_log
+from stratus.store.prompts import close_prompts
 from stratus.store.tool_call import CallMove, move_calls
 from stratus.store.waiting import resume
 
@@ -49,7 +51,7 @@ WITH late AS (
     UPDATE approval a SET state = 'expired', decided_at = clock_timestamp() FROM late WHERE a.id = late.id
     RETURNING a.id, a.public_id, a.run_id, a.call_id
 )
-SELECT g.public_id, g.run_id, g.call_id, r.session_id, r.claims,
+SELECT g.id, g.public_id, g.run_id, g.call_id, r.session_id, r.claims,
        (SELECT coalesce(max(e.run_seq), 0) FROM session_event e WHERE e.run_id = r.id) AS run_seq
   FROM gone g JOIN agent_run r ON r.id = g.run_id ORDER BY g.run_id, g.id
 """
@@ -65,6 +67,10 @@ SELECT a.public_id AS id, r.session_id AS session, r.public_id AS run, r.agent_i
  WHERE a.state = $1 AND ($2::text IS NULL OR r.session_id = $2)
    AND ($3::bigint IS NULL OR s.owner_id = $3 OR a.approvers -> 'principals' @> to_jsonb($3))
  ORDER BY a.id DESC LIMIT $4
+"""
+
+_NAMED = """
+SELECT public_id FROM approval WHERE replace(public_id::text, '-', '') LIKE $1 || '%' AND (state = 'pending' OR length($1) = 32) LIMIT 2
 """
 
 # A chat's own questions, and those of the runs that its runs have delegated to.
@@ -104,7 +110,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Listed:
-    """An approval as people see it. `args_hash` is hexadecimal."""
+    """An approval as people see it. `args_hash` is hexadecimal, `expires_at` the database's time."""
 
     id: UUID
     session: str
@@ -121,6 +127,13 @@ class Listed:
     note: str | None
     approvers: Approvers
     owner_id: int | None
+
+    def shown(self) -> dict[str, Any]:
+        """What anybody may see who may see the approval at all."""
+        values = dict(self.__dict__)
+        for name in ("approvers", "owner_id"):
+            del values[name]
+        return values
 
 
 async def decide(
@@ -174,6 +187,7 @@ async def decide_in(
     payload = {"id": str(public_id), "call_id": row["call_id"], "state": str(wanted), "by": by.name, "note": note}
     await _tell(connection, row, [NewEvent("approval.resolved", payload)])
     await resume(connection, [row["run_id"]])
+    await close_prompts(connection, [row["id"]])
     return Decision(public_id, session_id, row["name"], wanted, by.name)
 
 
@@ -224,6 +238,7 @@ async def expire(db: Database, limit: int) -> list[str]:
             ]
             await _tell(connection, gone[0], events)
         await resume(connection, list(by_run))
+        await close_prompts(connection, [row["id"] for row in rows])
         return sessions
 
     return await db.transact(work, idempotent=True)
@@ -235,6 +250,16 @@ async def listing(
     """Approvals in a state, newest first; `principal_id` None lists everybody's, else those of their sessions and those that they may decide."""
     rows = await db.read(lambda c: c.fetch(_LIST, state, session_id, principal_id, limit))
     return [Listed(**{**dict(row), "approvers": Approvers.model_validate_json(row["approvers"])}) for row in rows]
+
+
+async def named(db: Database, key: str) -> UUID:
+    """The approval with this id, or the only pending one whose id begins so. Raises NotFound."""
+    begins = key.lower().replace("-", "")
+    rows = await db.read(lambda c: c.fetch(_NAMED, begins)) if begins and set(begins) <= set(hexdigits) else []
+    if len(rows) != 1:
+        raise NotFound(f"there is no question {key!r}" if not rows else f"more than one question begins with {key!r}")
+    found: UUID = rows[0]["public_id"]
+    return found
 
 
 async def open_in(connection: Connection, session_id: str) -> list[tuple[UUID, str]]:

@@ -40,12 +40,14 @@ WITH owner AS (
            settled_at = CASE WHEN d.ours THEN NULL ELSE clock_timestamp() END,
            error = CASE WHEN d.ours THEN o.error ELSE jsonb_build_object('code', 'account_mismatch') END
       FROM due d WHERE o.id = d.id AND o.state = 'pending'
-    RETURNING o.id, o.state, o.lane, o.kind, o.address, o.payload, o.delivery_key, o.attempt_token, o.attempt_seq, o.attempts
+    RETURNING o.id, o.state, o.lane, o.kind, o.address, o.payload, o.delivery_key, o.depends_on, o.attempt_token, o.attempt_seq, o.attempts
 ), logged AS (
     INSERT INTO outbox_attempt (op_id, attempt, token, runtime_token, holder, replica)
     SELECT i.id, i.attempt_seq, i.attempt_token, $2, $3, $4 FROM intent i WHERE i.state = 'sending'
 )
-SELECT * FROM intent ORDER BY id
+SELECT i.*, p.sent_message_id AS edits
+  FROM intent i LEFT JOIN channel_outbox p ON i.kind = 'edit_prompt' AND p.id = i.depends_on
+ ORDER BY i.id
 """
 
 _OWNED = """
@@ -56,8 +58,10 @@ SELECT 1 FROM channel
 _LOCK_OPS = "SELECT id FROM channel_outbox WHERE id = ANY($1) ORDER BY id FOR UPDATE"
 
 _INTENTS = """
-SELECT id, state, lane, kind, address, payload, delivery_key, attempt_token, attempt_seq, attempts
-  FROM channel_outbox WHERE state = 'sending' AND attempt_token = ANY($2) AND id = ANY($1) ORDER BY id
+SELECT o.id, o.state, o.lane, o.kind, o.address, o.payload, o.delivery_key, o.attempt_token, o.attempt_seq, o.attempts,
+       p.sent_message_id AS edits
+  FROM channel_outbox o LEFT JOIN channel_outbox p ON o.kind = 'edit_prompt' AND p.id = o.depends_on
+ WHERE o.state = 'sending' AND o.attempt_token = ANY($2) AND o.id = ANY($1) ORDER BY o.id
 """
 
 _BEGIN = """
@@ -327,12 +331,17 @@ async def settle_by_operator(db: Database, op_id: int, to: str, sources: Sequenc
 
 
 def _intent(row: Mapping[str, Any]) -> Intent:
+    payload = orjson.loads(row["payload"])
+    if (
+        row["edits"] is not None
+    ):  # what the platform calls a prompt is known once that is sent, and that was before this in its lane
+        payload["message_id"] = row["edits"]
     return Intent(
         op_id=row["id"],
         lane=row["lane"],
         kind=row["kind"],
         address=orjson.loads(row["address"]),
-        payload=orjson.loads(row["payload"]),
+        payload=payload,
         delivery_key=row["delivery_key"],
         token=row["attempt_token"],
         attempt=row["attempt_seq"],

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from stratus.domain.approval import buttons, code_of, question
-from stratus.domain.chain import PlannedOp
 from stratus.domain.errors import CancelAsked, LeaseLost
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RUN, RunEvent, RunState
@@ -19,6 +17,7 @@ from stratus.store.database import Connection, Database, Resolved
 from stratus.store.execution import ExecutionLease
 from stratus.store.log import LOCK_SESSIONS, LogWrite, write_log
 from stratus.store.plan import addressed, plan
+from stratus.store.prompts import prompt
 from stratus.store.session import Enqueued, NewRun
 from stratus.store.tool_call import CallMove, move_calls
 from stratus.store.waiting import resume
@@ -172,13 +171,6 @@ async def _offer(connection: Connection, parking: Parking, requested: Sequence[R
     await approval.offered(
         connection, [(one.id, to.channel_id, op.delivery_key) for one, op in zip(requested, prompts, strict=True)]
     )
-
-
-def prompt(public_id: str, name: str, args: str, *, offer: int) -> PlannedOp:
-    """The op that asks for the `offer`-th time."""
-    text = question(name, args, code_of(public_id))
-    payload = {"text": text, "markdown": False, "buttons": buttons(public_id)}
-    return PlannedOp("approval_prompt", payload, f"approval:{public_id}:{offer}")
 
 
 async def asks_at(db: Database, run_id: int) -> ReplyTo | None:

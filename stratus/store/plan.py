@@ -15,8 +15,9 @@ from stratus.store.log import encode
 _PLAN = """
 WITH incoming AS (
     SELECT o.*, nextval(pg_get_serial_sequence('channel_outbox', 'id')) AS id
-      FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], $5::jsonb[], $6::jsonb[], $7::text[], $8::text[], $9::int[])
-           WITH ORDINALITY AS o(channel_id, lane, run_id, kind, address, payload, delivery_key, account_key, after, ordinal)
+      FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], $5::jsonb[], $6::jsonb[], $7::text[], $8::text[], $9::int[],
+                  $10::bigint[])
+           WITH ORDINALITY AS o(channel_id, lane, run_id, kind, address, payload, delivery_key, account_key, after, edits, ordinal)
 ), numbered AS MATERIALIZED (
     SELECT i.*, row_number() OVER w AS n, count(*) OVER (PARTITION BY i.channel_id, i.lane) AS total
       FROM incoming i WINDOW w AS (PARTITION BY i.channel_id, i.lane ORDER BY i.ordinal)
@@ -30,7 +31,7 @@ INSERT INTO channel_outbox
        (id, channel_id, lane, lane_seq, run_id, kind, address, payload, delivery_key, depends_on, account_key, state)
 OVERRIDING SYSTEM VALUE
 SELECT n.id, n.channel_id, n.lane, l.last_seq - n.total + n.n, n.run_id, n.kind, n.address, n.payload, n.delivery_key,
-       before.id, n.account_key, 'pending'
+       coalesce(before.id, n.edits), n.account_key, 'pending'
   FROM numbered n
   JOIN lanes l ON l.channel_id = n.channel_id AND l.lane = n.lane
   LEFT JOIN numbered before ON before.ordinal = n.after
@@ -42,7 +43,10 @@ RETURNING id, channel_id
 
 @dataclass(frozen=True)
 class NewOp:
-    """An op to plan. `after` is the index, in the same call, of the op that it depends on."""
+    """An op to plan. `after` is the index, in the same call, of the op that it depends on.
+
+    `edits` is the id of an earlier op of the same lane, whose message it changes.
+    """
 
     channel_id: int
     lane: str
@@ -53,6 +57,7 @@ class NewOp:
     run_id: int | None = None
     account_key: str | None = None
     after: int | None = None
+    edits: int | None = None
 
 
 def addressed(planned: Sequence[PlannedOp], to: ReplyTo, run_id: int | None = None) -> list[NewOp]:
@@ -88,5 +93,6 @@ async def plan(connection: Connection, ops: Sequence[NewOp]) -> set[int]:
         [op.delivery_key for op in ops],
         [op.account_key for op in ops],
         [None if op.after is None else op.after + 1 for op in ops],
+        [op.edits for op in ops],
     )
     return {row["channel_id"] for row in rows}

@@ -56,6 +56,9 @@ SELECT 'outbox', state, count(*), extract(epoch FROM stratus_now() - min(created
 UNION ALL
 SELECT 'outbox', state, count(*), extract(epoch FROM stratus_now() - min(created_at))::float8
   FROM channel_outbox WHERE state IN ('unknown') GROUP BY state
+UNION ALL
+SELECT 'approvals', state, count(*), extract(epoch FROM stratus_now() - min(requested_at))::float8
+  FROM approval WHERE state = 'pending' GROUP BY state
 """
 
 
@@ -133,6 +136,6 @@ async def owner_of(connection: Connection, session_id: str) -> tuple[int | None]
 
 
 async def backlog(db: Database) -> list[Waiting]:
-    """What waits in the inbox, among the runs and in the outbox, by state; a state with nothing in it is left out."""
+    """What waits in the inbox, among the runs, in the outbox and for people, by state; a state with nothing in it is left out."""
     rows = await db.read(lambda c: c.fetch(_BACKLOG))
     return [Waiting(row["queue"], row["state"], row["total"], row["oldest"]) for row in rows]

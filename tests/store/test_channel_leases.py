@@ -287,3 +287,35 @@ async def test_without_a_database_nothing_is_acquired(dsn: str) -> None:
     closed = Database(dsn)
     with pytest.raises(DatabaseAway):
         await channel.acquire(closed, "a", 60.0, 8)
+
+
+async def test_silence_is_counted_over_tenures_until_contact_is_made(db: Database) -> None:
+    await add(db)
+    first = await take(db, "a")
+    assert first.away < 5
+    await channel.report_health(db, [HealthReport(first.lease, "connected", "", None, 1)])
+    assert "deaf_since" not in (await channel.get(db, "one")).health
+    await channel.release(db, [first.lease])
+    await db.transact(
+        lambda c: c.execute(
+            "UPDATE channel SET health = health || jsonb_build_object('deaf_since', clock_timestamp() - interval '100 s')"
+        )
+    )
+    second = await take(db, "b")
+    assert 100 <= second.away < 110
+    for state in ("starting", "failed"):
+        await channel.report_health(db, [HealthReport(second.lease, state, "unreachable", None, 1)])
+    await channel.release(db, [second.lease])
+    third = await take(db, "c")
+    assert 100 <= third.away < 110
+    await channel.report_health(db, [HealthReport(third.lease, "connected", "", None, 1)])
+    await channel.release(db, [third.lease])
+    assert (await take(db, "d")).away < 5
+
+
+async def test_a_lapsed_lease_is_silence_from_its_end_on(db: Database) -> None:
+    await add(db)
+    one = await take(db)
+    await channel.report_health(db, [HealthReport(one.lease, "connected", "", None, 1)])
+    await db.transact(lambda c: c.execute("UPDATE channel SET lease_until = clock_timestamp() - interval '300 s'"))
+    assert 300 <= (await take(db, "b")).away < 310

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -20,8 +21,9 @@ from stratus.domain.errors import DatabaseAway, LeaseLost
 from stratus.effects import Clock
 from stratus.store import channel
 from stratus.store.channel import OwnedChannel
-from stratus.store.database import Database
+from stratus.store.database import Connection, Database
 from stratus.store.inbox import ChannelLease
+from tests.store.parked import parked
 from tests.store.world import rows
 from tests.system.delivery_rig import TERMS, Platform, Scripted, add_channel
 
@@ -196,3 +198,33 @@ async def test_a_renewal_keeps_the_poll_going_and_anothers_timeout_is_its_own() 
     with pytest.raises(TimeoutError):
         async with tenure.held():
             raise TimeoutError
+
+
+@pytest.mark.parametrize(("lapsed", "silent", "again"), [(200.0, 0, 1), (0.0, 200, 1), (5.0, 5, 0), (100.0, 20, 1)])
+async def test_after_a_long_silence_open_questions_are_asked_again_once(
+    db: Database, lapsed: float, silent: int, again: int
+) -> None:
+    """Nobody held the channel for `lapsed` seconds; then its platform did not answer for `silent` seconds more."""
+    row = await add_channel(db)
+    one = await parked(db, channel_id=row.id, calls=1)
+    for sent in (
+        "state = 'sending', attempt_token = gen_random_uuid()",
+        "state = 'sent', attempt_token = NULL, settled_at = clock_timestamp()",
+    ):
+        await db.transact(partial(_execute, f"UPDATE channel_outbox SET {sent}"))
+    await db.transact(
+        lambda c: c.execute(
+            "UPDATE channel SET runtime_holder = $1, lease_until = clock_timestamp() - make_interval(secs => $2)",
+            uuid4(),
+            lapsed,
+        )
+    )
+    [owned] = await channel.acquire(db, "b", 600.0, 1)
+    script: list[Step] = [PollConflict("409", retry_after=silent) if silent else OSError(), POLLED, OSError(), POLLED]
+    assert await Contact(db, owned, script).run() is None
+    assert await rows(db, "SELECT offers FROM approval") == [{"offers": 1 + again}]
+    assert one.approvals
+
+
+async def _execute(sql: str, connection: Connection) -> None:
+    await connection.execute(sql)

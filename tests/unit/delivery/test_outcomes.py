@@ -137,7 +137,12 @@ async def test_each_kind_is_one_call_of_the_adapter(kind: str, message_id: str |
     adapter: Any = Able()
     assert (await call(adapter, op, yes)).message_id == made
     plain: Any = Plain()
-    if made == "sent":
+    if kind == "edit_prompt":  # without buttons there are none to take off
+        assert (await call(plain, op, yes)).detail["left"]
+        with pytest.raises(SendError) as caught:
+            await call(adapter, op.model_copy(update={"message_id": None}), yes)
+        assert caught.value.code == "no_message"
+    elif made == "sent":
         assert (await call(plain, op, yes)).message_id == made
     else:
         with pytest.raises(SendError) as caught:
