@@ -24,9 +24,8 @@ SELECT a.public_id, a.state AS approval, a.decided_by, a.note, c.name, c.args, o
   FROM approval a
   JOIN tool_call c ON c.run_id = a.run_id AND c.call_id = a.call_id
   JOIN channel_outbox last ON last.id = a.prompt_op_id
- CROSS JOIN LATERAL generate_series(1, a.offers) n
-  JOIN channel_outbox o ON o.channel_id = last.channel_id
-   AND o.delivery_key = 'approval:' || replace(a.public_id::text, '-', '') || ':' || n
+  JOIN channel_outbox o ON o.channel_id = last.channel_id AND o.delivery_key = ANY (ARRAY(
+           SELECT 'approval:' || replace(a.public_id::text, '-', '') || ':' || n FROM generate_series(1, a.offers) n))
  WHERE a.id = ANY($1) AND a.state <> 'pending'
  ORDER BY o.id FOR NO KEY UPDATE OF o
 """
@@ -36,13 +35,13 @@ UPDATE channel_outbox SET state = $2, settled_at = clock_timestamp(), error = js
  WHERE id = ANY($1) AND state = 'pending'
 """
 
-# The wait doubles with each offer: a platform that refuses now may take it later.
+# The wait doubles with each offer: a platform that refuses now may take it later. Reads the pending approvals' own ops only.
 _LOST = """
 SELECT a.id, a.offers, r.session_id
   FROM approval a
-  JOIN agent_run r ON r.id = a.run_id
-  JOIN channel_outbox o ON o.id = a.prompt_op_id
+ CROSS JOIN LATERAL (SELECT p.state, p.created_at, p.channel_id FROM channel_outbox p WHERE p.id = a.prompt_op_id OFFSET 0) o
   JOIN channel c ON c.id = o.channel_id AND c.deleted_at IS NULL
+  JOIN agent_run r ON r.id = a.run_id
  WHERE a.state = 'pending' AND a.expires_at > stratus_now() AND a.offers < $1 AND o.state IN ('failed', 'unknown', 'canceled')
    AND o.created_at + make_interval(secs => $2 * 2 ^ (a.offers - 1)) <= stratus_now()
  ORDER BY a.id LIMIT $3
@@ -52,8 +51,8 @@ SELECT a.id, a.offers, r.session_id
 _UNHEARD = """
 SELECT a.id, a.offers, r.session_id
   FROM approval a
+ CROSS JOIN LATERAL (SELECT p.state, p.channel_id FROM channel_outbox p WHERE p.id = a.prompt_op_id OFFSET 0) o
   JOIN agent_run r ON r.id = a.run_id
-  JOIN channel_outbox o ON o.id = a.prompt_op_id
  WHERE a.state = 'pending' AND a.expires_at > stratus_now() AND a.offers < $1 AND o.channel_id = $2 AND o.state = 'sent'
  ORDER BY a.id LIMIT $3
 """

@@ -12,12 +12,15 @@ import pytest
 from stratus.domain.event import NewEvent
 from stratus.domain.values import Message, TextPart
 from stratus.store.database import Database, Timeouts
+from stratus.store.decision import decide
 from stratus.store.execution import Append, Step, append, commit_step
 from stratus.store.inbox import Arrival, intake
 from stratus.store.outbox import Outcome, begin, complete, intend
+from stratus.store.park import park
 from stratus.store.plan import NewOp, plan
 from stratus.store.run import claim, finish
 from testbed.pgproxy import PgProxy
+from tests.store.parked import ASKER, asking, parked, parking
 from tests.store.world import completion, event, make_channel, new_run, own, queue, rows, running
 
 FAULTS = ["drop_before", "lose_ack_rst", "lose_ack_silent", "delay"]
@@ -170,6 +173,27 @@ async def test_receipt(db: Database, far: Database, proxy: PgProxy, arm: Arm) ->
         {"state": "sent", "sent_message_id": "9"}
     ]
     assert await rows(db, "SELECT count(*) AS n FROM outbox_attempt") == [{"n": 1}]
+
+
+async def test_decision(db: Database, far: Database, proxy: PgProxy, arm: Arm) -> None:
+    one = await parked(db, calls=1)
+    await arm("UPDATE approval SET state = $2")
+    decided = await decide(far, one.approvals[0], "approve", ASKER)
+    await hit_once(proxy)
+    assert decided.state == "approved"
+    assert await rows(db, "SELECT state, decided_by FROM approval") == [{"state": "approved", "decided_by": "Ann"}]
+    assert await rows(db, "SELECT count(*) AS n FROM session_event WHERE kind = 'approval.resolved'") == [{"n": 1}]
+    assert await rows(db, "SELECT state FROM agent_run") == [{"state": "queued"}]
+
+
+async def test_park(db: Database, far: Database, proxy: PgProxy, arm: Arm) -> None:
+    claimed, run_seq = await asking(db, channel_id=await make_channel(db))
+    await arm("INSERT INTO approval")
+    await park(far, parking(claimed, run_seq))
+    await hit_once(proxy)
+    assert await rows(db, "SELECT count(*) AS n FROM approval") == [{"n": 2}]
+    assert await rows(db, "SELECT count(*) AS n FROM channel_outbox WHERE kind = 'approval_prompt'") == [{"n": 2}]
+    assert await rows(db, "SELECT state, attempts FROM agent_run") == [{"state": "waiting", "attempts": 0}]
 
 
 async def test_a_finish_that_is_another_attempts_is_not_taken_for_ours(db: Database) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from stratus.domain.errors import (
@@ -26,10 +30,12 @@ from stratus.store.park import park
 from stratus.store.run import claim
 from stratus.store.stop import stop
 from stratus.store.tool_call import CallMove
+from testbed.eventually import eventually
 from testbed.invariants import violations
 from tests.store.parked import ASKER, OWNER, STRANGER, asking, parked, parking
 from tests.store.world import make_channel, rows
 
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 STATES = """
 SELECT r.state AS run, r.runnable_at IS NOT NULL AS runnable, r.attempts,
        ARRAY(SELECT a.state FROM approval a WHERE a.run_id = r.id ORDER BY a.id) AS approvals,
@@ -191,3 +197,60 @@ async def test_who_has_lost_the_lease_does_not_park(db: Database) -> None:
     with pytest.raises(LeaseLost):
         await park(db, parking(claimed, run_seq))
     assert (await states(db))["run"] == "running"
+
+
+async def test_an_answer_that_waited_past_the_end_is_late(db: Database, dsn: str) -> None:
+    """It came in time, but the row was held until the time was over: the moment of the decision counts, not that of the question."""
+    one = await parked(db, calls=1)
+    async with holding(dsn, "UPDATE approval SET expires_at = clock_timestamp() WHERE call_id = 'a'") as held:
+        answer = asyncio.create_task(decide(db, one.approvals[0], "approve", ASKER))
+        await eventually(held.waited_for, what="the answer waits for the row")
+        await held.release()
+        with pytest.raises(ApprovalExpired):
+            await answer
+    assert (await states(db))["approvals"] == ["pending"]
+
+
+@pytest.mark.parametrize("first", ["answer", "expiry"])
+async def test_an_answer_and_the_expiry_at_once_make_one_end(db: Database, dsn: str, first: str) -> None:
+    """Both queue up behind the session's row, in either order, and the approval ends in one state, told once."""
+    one = await parked(db, calls=1)
+    async with holding(dsn, "SELECT 1 FROM session FOR UPDATE") as held:
+        work = [decide(db, one.approvals[0], "approve", ASKER), expire(db, 10)]
+        await db.transact(lambda c: c.execute("UPDATE approval SET expires_at = clock_timestamp() + interval '1 s'"))
+        if first == "expiry":
+            await db.transact(lambda c: c.execute("UPDATE approval SET expires_at = clock_timestamp()"))
+            work.reverse()
+        tasks = [asyncio.ensure_future(work[0])]
+        await eventually(held.waited_for, what="the first waits for the session")
+        tasks.append(asyncio.ensure_future(work[1]))
+        await held.release()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    [after] = await rows(db, "SELECT state FROM approval")
+    assert after["state"] == ("approved" if first == "answer" else "expired")
+    assert len(await rows(db, "SELECT 1 FROM session_event WHERE kind = 'approval.resolved'")) == 1
+    assert (await states(db))["run"] == "queued"
+
+
+@dataclass(frozen=True)
+class Held:
+    """Locks that another connection holds until `release`."""
+
+    release: Callable[[], Awaitable[None]]
+    watcher: asyncpg.Connection[asyncpg.Record]
+
+    async def waited_for(self) -> bool:
+        """Whether somebody waits for them."""
+        return bool(await self.watcher.fetchval(WAITING))
+
+
+@asynccontextmanager
+async def holding(dsn: str, sql: str) -> AsyncIterator[Held]:
+    """Run `sql` on a connection of its own and keep its locks."""
+    other, watcher = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(sql)
+    yield Held(transaction.commit, watcher)
+    await other.close()
+    await watcher.close()

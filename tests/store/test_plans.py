@@ -10,7 +10,21 @@ from typing import Any
 import asyncpg
 import pytest
 
-from stratus.store import database, event, execution, inbox, log, message, occurrence, outbox, run, tool_call
+from stratus.store import (
+    database,
+    decision,
+    event,
+    execution,
+    inbox,
+    log,
+    message,
+    occurrence,
+    outbox,
+    prompts,
+    run,
+    tool_call,
+    waiting,
+)
 
 SEED = """
 INSERT INTO agent (id) VALUES ('demo');
@@ -43,6 +57,13 @@ INSERT INTO tool_call (run_id, call_id, step, ordinal, name, args, args_hash, ef
 SELECT id, 'c', 1, 1, 't', '{}', '', 'read', 'proposed' FROM agent_run WHERE turn < 5;
 INSERT INTO session_execution (session_id, run_id, token, holder, worker_id)
 SELECT session_id, id, 1, '00000000-0000-4000-8000-000000000000', 'w' FROM agent_run WHERE turn = 1;
+INSERT INTO tool_call (run_id, call_id, step, ordinal, name, args, args_hash, effect, state)
+SELECT r.id, 'a', 1, 2, 'x', '{}', sha256('{}'), 'once', 'awaiting' FROM agent_run r WHERE r.state = 'completed';
+INSERT INTO approval (run_id, call_id, args_hash, state, approvers, expires_at, decided_at, prompt_op_id, offers)
+SELECT r.id, 'a', sha256('{}'), CASE WHEN r.id <= 200 THEN 'pending' ELSE 'approved' END, '{}',
+       stratus_now() + CASE WHEN r.id <= 20 THEN -interval '1 s' ELSE interval '1 day' END,
+       CASE WHEN r.id > 200 THEN stratus_now() END, r.id, 1
+  FROM agent_run r WHERE r.state = 'completed';
 UPDATE channel SET runtime_holder = '00000000-0000-4000-8000-000000000000', lease_until = clock_timestamp() + interval '1 hour' WHERE id = 1;
 """
 HOLDER = "00000000-0000-4000-8000-000000000000"
@@ -72,6 +93,11 @@ HOT: list[tuple[str, str, list[Any], dict[str, int]]] = [
         {"schedule_occurrence": 4},
     ),
     ("schedules: how long", occurrence._SECONDS_LEFT, [], {"schedule": 60}),
+    ("approvals: overdue", decision._OVERDUE, [100], {"approval": 60, "agent_run": 60}),
+    ("approvals: lost prompts", prompts._LOST, [5, 60.0, 100], {"approval": 250, "channel_outbox": 250}),
+    ("approvals: unheard prompts", prompts._UNHEARD, [5, 1, 100], {"approval": 250, "channel_outbox": 250}),
+    ("approvals: standing prompts", prompts._STANDING, [[201, 202]], {"approval": 4, "channel_outbox": 8}),
+    ("waiting: ready", waiting._READY, [100], {"agent_run": 10}),
     ("tail", event._TAIL, [["s1", "s2"], [18, 19], 100], {"session_event": 10}),
 ]
 
