@@ -104,14 +104,7 @@ class Replica:
         self._http = HttpServer(create_app(self._services()), self._settings.host, self._settings.port)
         self._http.listen()
         await self._db.open()
-        await replica.register(
-            self._db,
-            self._id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            version=version("stratus"),
-            roles=self._roles(),
-        )
+        await self._register()
         self._catch_signals()
         try:
             async with asyncio.TaskGroup() as group:
@@ -129,8 +122,18 @@ class Replica:
         return 0 if clean else 1
 
     async def _register(self) -> None:
-        host, release = socket.gethostname(), version("stratus")
-        await replica.register(self._db, self._id, host=host, pid=os.getpid(), version=release, roles=self._roles())
+        await replica.register(
+            self._db,
+            self._id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("stratus"),
+            roles=self._roles(),
+            capabilities=self._capabilities(),
+        )
+
+    def _capabilities(self) -> list[str]:
+        return [*self._models.capabilities(), *self._toolsets.capabilities()]
 
     def health(self) -> list[str]:
         """Why this replica is not ready; empty when it is."""
@@ -256,7 +259,7 @@ class Replica:
             group=group,
             failpoints=doors.failpoints,
             renew_soon=lambda: self._keeper.hurry(),
-            capabilities=[*self._models.capabilities(), *self._toolsets.capabilities()],
+            capabilities=self._capabilities(),
         )
         return worker, recorder
 

@@ -177,7 +177,7 @@ async def _channels(db: Database) -> Finding:
 
 
 async def _replicas(db: Database) -> Finding:
-    from stratus.store import replica
+    from stratus.store import agent, replica
 
     alive = [row for row in await replica.listing(db) if row.unseen_seconds < ALIVE_SECONDS and not row.draining]
     if not alive:
@@ -186,4 +186,10 @@ async def _replicas(db: Database) -> Finding:
             False,
             f"none was seen for {ALIVE_SECONDS:.0f} s; start one with `stratus up` or `stratus serve`",
         )
-    return Finding("replicas", True, f"{len(alive)} running")
+    workers = [set(row.capabilities) for row in alive if row.roles.get("run_worker")]
+    causes = []
+    for one in await agent.listing(db):
+        missing = min((set(one.definition.needs()) - has for has in workers), key=len, default=set())
+        if missing:
+            causes.append(f"nobody can execute {one.id}: it needs {', '.join(sorted(missing))}")
+    return Finding("replicas", not causes, "; ".join(causes) or f"{len(alive)} running")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratus.domain.history import repaired
-from stratus.domain.values import Message, TextPart
+from stratus.domain.values import Message
 from stratus.store.database import Database
 from stratus.store.message import history
 from testbed.invariants import violations
@@ -31,14 +31,20 @@ CHARGES = ["plum", "quince"]
 
 
 async def prepare(stage: Stage) -> None:
-    """The two agents and the model's script for them."""
-    await stage.add_agent(
-        "boss",
-        model="fake",
-        tools=["ledger_*", "delegate"],
-        approve=["ledger_gated"],
-        delegates=["helper"],
-    )
+    """The agents, one for each wire and the one they delegate to, and the model's script for them."""
+    for agent_id, model, base_url in (
+        ("boss-chat", "openai-chat:fake-1", f"{stage.model_url}/v1"),
+        ("boss-anthropic", "anthropic:fake-1", stage.model_url),
+    ):
+        await stage.add_agent(
+            agent_id,
+            model=model,
+            base_url=base_url,
+            api_key_env="FAKE_MODEL_KEY",
+            tools=["ledger_*", "delegate"],
+            approve=["ledger_gated"],
+            delegates=["helper"],
+        )
     await stage.add_agent("helper", model="fake")
     stage.model.script({"text": CHILD_ANSWER}, match="child task")
     for turn in range(40):  # each session has its own text, so each its own script
@@ -80,6 +86,7 @@ async def check(stage: Stage, ledger: Ledger, run: str) -> None:
         else:
             assert call["state"] == "done", call
     assert await stage.value("SELECT count(*) FROM agent_run WHERE parent_run_id = $1", row["id"]) == 1
+    assert [one.call.problem for one in stage.model.calls if one.call.problem] == [], "the provider takes every history"
     assert await violations(stage.db, at_rest=True) == {}
 
 
@@ -87,8 +94,3 @@ async def messages(db: Database, session_id: str) -> list[Message]:
     """The session's history."""
     found = await db.read(lambda c: history(c, [session_id]))
     return [message for _, message in found[session_id]]
-
-
-def user(text: str) -> Message:
-    """A message as a person's."""
-    return Message(role="user", parts=[TextPart(text=text)])

@@ -1,4 +1,4 @@
-"""A worker is killed at each boundary of each step of a long turn, and inside it: others carry on from the last committed step."""
+"""A worker is killed at each boundary of each step of a long turn, and inside it: others carry on from the last committed step, on both wires."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ POINTS = [
 ]
 
 
+# Turn by turn, so that each wire has its share of the deaths.
+BOSSES = ("boss-chat", "boss-anthropic")
+
+
 @dataclass
 class Ground:
     """Two replicas that survive, and what belongs to them."""
@@ -63,7 +67,7 @@ async def begin(ground: Ground, replica: Replica) -> str:
     async with ground.stage.client(replica) as client:
         answer = await client.post(
             f"/sessions/{uuid4()}/messages",
-            json={"agent": "boss", "text": f"long turn {ground.turns}."},
+            json={"agent": BOSSES[ground.turns % 2], "text": f"long turn {ground.turns}."},
             headers={"Idempotency-Key": uuid4().hex},
         )
         assert answer.status_code == 202, answer.text
