@@ -150,7 +150,7 @@ async def test_twice_late_by_the_wrong_person_and_for_other_arguments(rig: Rig) 
         )
         await rig.tap(second, 0)
         await rig.told("The time to answer is over; the call was not made.")
-        await rig.told("over")
+        await rig.ended()
     assert [entry.argument for entry in rig.ledger.entries(tool="ledger_gated")] == ["plum"]
 
 
@@ -208,7 +208,7 @@ async def test_a_stop_closes_the_question(rig: Rig) -> None:
         await rig.stage.say("go")
         [prompt] = await rig.asked()
         await rig.stage.say("/stop")
-        await rig.told("Nothing was running. 1 waiting message(s) dropped.")
+        await rig.told("Stopped.")
         await rig.tap(prompt, 0)
         await rig.told("The turn that asked is over; the call was not made.")
     assert await rig.stage.run_states() == ["canceled"]
