@@ -125,5 +125,4 @@ async def holding_the_lease(dsn: str, sessions: str = "%") -> AsyncIterator[asyn
 
 async def somebody_waits(db: Database, count: int = 1) -> bool:
     """Whether so many statements wait for a lock."""
-    sql = "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    return await rows(db, sql) == [{"n": count}]
+    return len(await rows(db, WAITING)) == count
