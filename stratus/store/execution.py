@@ -216,7 +216,9 @@ async def commit_step(db: Database, step: Step) -> None:
             raise LeaseLost(f"run {lease.run_id} is another's")
         return Resolved(None) if at == step.run_seq + count else None
 
-    await db.transact(work, resolve=resolve, agent=lease.agent_id)
+    # Files and notices go into tables that no agent may touch: a step that brings any is written by the replica itself.
+    agent = None if step.blobs or step.ops else lease.agent_id
+    await db.transact(work, resolve=resolve, agent=agent)
 
 
 async def renew(connection: Connection, leases: Sequence[ExecutionLease], ttl: float) -> list[Renewal]:
