@@ -66,12 +66,12 @@ async def test_a_tool_that_sleeps_in_a_thread_keeps_its_turn(rig: Rig) -> None:
 
 
 async def test_a_turn_in_which_nothing_happens_is_ended_and_the_next_message_runs(rig: Rig) -> None:
-    await rig.agent("ledger_hang", {}, idle_limit_seconds=2.0)
+    await rig.agent("ledger_hang", {}, idle_limit_seconds=8.0)
     rig.stage.model.script({"text": "hello"}, match="next")
     async with rig.stage.replicas(1, settings=rig.ledger.settings()):
         await rig.stage.say("go")
         await rig.stage.say("next")
-        assert await rig.stage.answered(2) == ["⚠ Nothing happened for 2 seconds, so I stopped.", "hello"]
+        assert await rig.stage.answered(2, timeout=40) == ["⚠ Nothing happened for 8 seconds, so I stopped.", "hello"]
         await rig.stage.settled(2)
     first, second = await rig.stage.rows("SELECT state, error ->> 'code' AS code FROM agent_run ORDER BY id")
     assert first == {"state": "failed", "code": "idle"}
