@@ -16,7 +16,7 @@ from stratus.domain.mcp import mcp_servers
 
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)(?:^|\n)---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|m|h)?")
-_DURATIONS = frozenset({"idle_limit", "first_token_limit"})
+_DURATIONS = frozenset({"idle_limit", "first_token_limit", "approval_window"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNIT_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
 _MEND = {
@@ -25,6 +25,7 @@ _MEND = {
     "name": "a text; quote what looks like a number",
     "tools": "a list of names such as `tools: [current_time, mcp:files/*]`",
     "approve": "a list of names such as `approve: [mcp:files/write_*]`",
+    "approval_window": "a duration such as `30m` or `24h`",
     "delegates": "a list of agent ids such as `delegates: [researcher]`",
     "busy": "one of queue, steer, interrupt, reject",
     "idle_limit": "a duration such as `120s`, `2m` or a number of seconds",

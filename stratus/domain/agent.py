@@ -27,7 +27,8 @@ class AgentDefinition(Value):
 
     `idle_limit_seconds` bounds the time without any progress of a turn, `first_token_limit_seconds` that until a model begins to answer (then the
     request is tried again); `max_steps` the model requests of one turn, `max_concurrent` those in flight at a time in one replica.
-    `effects` overrules what tools say of themselves; `mcp` is read by `domain/mcp.py`.
+    `approval_window_seconds` is how long a person has to answer what `approve` makes it ask. `effects` overrules what tools say of themselves;
+    `mcp` is read by `domain/mcp.py`.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

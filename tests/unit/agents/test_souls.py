@@ -17,6 +17,7 @@ id: blair
 model: anthropic:claude-sonnet-5-5        # provider:name
 tools: [delegate, send_file, notify, mcp:files/*]
 approve: [mcp:files/write_*]              # ask a human first
+approval_window: 30m
 delegates: [researcher]
 busy: steer
 idle_limit: 2m
@@ -41,6 +42,7 @@ def test_reads_every_field() -> None:
         soul="You are Blair.\n\n---\n\nA rule above is part of the soul.",
         tools=["delegate", "send_file", "notify", "mcp:files/*"],
         approve=["mcp:files/write_*"],
+        approval_window_seconds=1800.0,
         delegates=["researcher"],
         busy="steer",
         idle_limit_seconds=120.0,
@@ -122,7 +124,7 @@ def test_line_ends_and_a_byte_order_mark_do_not_matter() -> None:
             "`effects` is not acceptable: expected what a repeat of a tool does",
         ),
         ("id: a\nmodel: demo\nsettings: high", "`settings` is not acceptable: expected a mapping"),
-        ("id: a\nmodel: demo\ntemprature: 1", "unknown field `temprature`; known are api_key_env, approve"),
+        ("id: a\nmodel: demo\ntemprature: 1", "unknown field `temprature`; known are api_key_env, approval_window"),
         ("id: a\nmodel: demo\nsoul: x", "unknown field `soul`"),
         ("id: a\nmodel: [", "a.md, line 3: the front matter is not valid YAML"),
         ("id: 2024-13-45\nmodel: demo", "the front matter is not valid YAML"),
