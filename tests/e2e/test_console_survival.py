@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Browser, expect
 
+from testbed.postgres import TestCluster
 from testbed.replicas import Replica
-from testbed.stage import WORKER_OFF, Stage
+from testbed.stage import WORKER_OFF, Stage, shared_stage
 from tests.e2e.desk import Desk, seated
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
@@ -71,15 +72,19 @@ async def test_work_that_is_handed_on_is_a_link_to_its_chat(browser: Browser, st
         assert desk.complaints == []
 
 
-async def test_a_turn_whose_worker_is_killed_goes_on_in_sight(browser: Browser, stage: Stage) -> None:
+async def test_a_turn_whose_worker_is_killed_goes_on_in_sight(browser: Browser, cluster: TestCluster) -> None:
     async with (
+        shared_stage(cluster) as stage,  # of its own: the module's replica would execute the turn as well
         stage.replicas(2, roles=[WORKER_OFF, {}]) as replicas,
         seated(browser, stage, replicas[0]) as desk,
     ):
-        await ask(desk, "demo", "slow 4 over the loss")
+        await stage.add_agent()
+        await ask(desk, "demo", "slow 8 over the loss")
         await expect(desk.turns("running").locator(".text")).to_contain_text("You")
         await replicas[1].kill()
-        await replicas[1].restart()
+        replicas[
+            1
+        ].start()  # the note is looked for from now on, not from when it is ready: the turn may have ended by then
         note = "Taken up again by another worker, attempt 2. What was unfinished is written anew."
         await expect(desk.turns().locator(".resumed")).to_have_text(note)
         await desk.ended(1)
