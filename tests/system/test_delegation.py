@@ -108,6 +108,7 @@ async def test_bounds_are_told_to_the_model(stage: Stage) -> None:
         await stage.answered(3)
         told = results(stage, "crowd")
         assert [one for one in told if one == "One turn may delegate 8 times, and this one has."] == told[8:]
+        await stage.settled(3)
     assert await stage.value("SELECT max(depth) FROM agent_run") == 3
     assert await violations(stage.db, at_rest=True) == {}
 

@@ -49,6 +49,7 @@ async def test_a_tool_that_blocks_its_process_for_three_leases_acts_once(rig: Ri
         )
         [run] = await rig.stage.rows("SELECT state, claims FROM agent_run")
         assert run == {"state": "completed", "claims": 2}, "another replica took the turn over"
+        await rig.stage.settled(1)
         assert await rig.stage.value("SELECT state FROM tool_call") == "unknown"
     assert len(rig.ledger.entries(tool="ledger_block")) == 1
     assert len(rig.stage.platform.log) == 1
@@ -90,6 +91,7 @@ async def test_a_run_that_kills_its_process_each_time_is_given_up_and_the_next_r
         await eventually(lambda: not any(one.running() for one in replicas), 40, "it has killed all three")
         async with rig.stage.replicas(1, settings=rig.ledger.settings()):
             said = await rig.stage.answered(2)
+            await rig.stage.settled(2)
     assert said == ["⚠ I was interrupted before I could finish. Please send your message again.", "hello"]
     first, second = await rig.stage.rows("SELECT state, attempts FROM agent_run ORDER BY id")
     assert first == {"state": "interrupted", "attempts": 3}

@@ -85,6 +85,7 @@ async def test_a_turn_without_progress_ends_with_all_that_its_server_started(rig
         await rig.begun(step["name"].removeprefix("mcp__box__"))
         assert await rig.stage.answered(1, timeout=40) == ["⚠ Nothing happened for 15 seconds, so I stopped."]
         await rig.nothing_left()
+        await rig.stage.settled(1)
         assert await violations(rig.stage.db, at_rest=True) == {}
 
 
