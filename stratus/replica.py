@@ -38,7 +38,7 @@ from stratus.ingress.intake import Intake
 from stratus.ingress.router import Router
 from stratus.ingress.webhooks import Webhooks
 from stratus.observe.tailer import Tailer
-from stratus.store import channel, execution, outbox, replica
+from stratus.store import channel_lease, execution, outbox, replica
 from stratus.store.database import Database, Timeouts
 from stratus.store.hints import Hints
 from stratus.store.renewal import LeaseKeeper, Renewable
@@ -279,7 +279,11 @@ class Replica:
         return [
             Renewable("runs", self._settings.lease_ttl, self._worker.leases, execution.renew, self._worker.renewed),
             Renewable(
-                "channels", self._settings.channel_ttl, self._manager.leases, channel.renew, self._manager.on_renewals
+                "channels",
+                self._settings.channel_ttl,
+                self._manager.leases,
+                channel_lease.renew,
+                self._manager.on_renewals,
             ),
         ]
 

@@ -15,8 +15,8 @@ from stratus.delivery.health import ChannelHealth, State
 from stratus.delivery.tenure import Tenure, TenureExpired
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
 from stratus.domain.errors import DatabaseAway, LeaseLost
-from stratus.store import channel, prompts
-from stratus.store.channel import OwnedChannel
+from stratus.store import channel_lease, prompts
+from stratus.store.channel_lease import OwnedChannel
 from stratus.store.database import Database
 
 log = structlog.get_logger(__name__)
@@ -86,7 +86,7 @@ class Link:
     async def _identify(self) -> None:
         async with asyncio.timeout(_ACCOUNT_SECONDS):
             account = await self._adapter.account()
-        before = await channel.set_account(self._db, self._tenure.lease, account)
+        before = await channel_lease.set_account(self._db, self._tenure.lease, account)
         if before not in (None, account):
             log.warning(
                 "channel.account_changed", channel=self._tenure.lease.channel_id, before=before, account=account
@@ -141,7 +141,7 @@ class Link:
         if self._conflict_since is None:
             self._conflict_since = now
         try:
-            found = await channel.inspect(self._db, [self._tenure.lease])
+            found = await channel_lease.inspect(self._db, [self._tenure.lease])
         except DatabaseAway:
             found = []
         if any(not one.ours for one in found):

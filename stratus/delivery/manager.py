@@ -15,8 +15,8 @@ from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Spawn, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Loop
-from stratus.store import channel, outbox
-from stratus.store.channel import ChannelRenewal, HealthReport, OwnedChannel
+from stratus.store import channel_lease, outbox
+from stratus.store.channel_lease import ChannelRenewal, HealthReport, OwnedChannel
 from stratus.store.database import Database
 from stratus.store.hints import Hints
 from stratus.store.inbox import ChannelLease
@@ -124,7 +124,7 @@ class ChannelManager:
         if not leases:
             return
         try:
-            found = await channel.inspect(self._db, leases)
+            found = await channel_lease.inspect(self._db, leases)
         except DatabaseAway:
             self._look = True
             raise
@@ -148,7 +148,7 @@ class ChannelManager:
                 reports[channel_id] = report
         if not reports:
             return
-        await channel.report_health(self._db, list(reports.values()))
+        await channel_lease.report_health(self._db, list(reports.values()))
         for channel_id, report in reports.items():
             if channel_id in self._slots:
                 self._slots[channel_id].reported = report
@@ -169,7 +169,7 @@ class ChannelManager:
             if slot.ending in _COOL_DOWN_TTLS:
                 self._cooling[channel_id] = now + self._terms.ttl * _COOL_DOWN_TTLS[slot.ending]
         try:
-            await channel.release(self._db, [slot.runtime.tenure.lease for slot in ended.values()])
+            await channel_lease.release(self._db, [slot.runtime.tenure.lease for slot in ended.values()])
         except DatabaseAway:
             log.warning("channel.not_released", channels=list(ended))  # nobody renews them: they end with their TTL
         return True
@@ -179,11 +179,11 @@ class ChannelManager:
             return False
         now = self._doors.clock.monotonic()
         self._cooling = {channel_id: until for channel_id, until in self._cooling.items() if until > now}
-        taken = await channel.acquire(
+        taken = await channel_lease.acquire(
             self._db, self._terms.replica, self._terms.ttl, _TAKE_MAX, [*self._slots, *self._cooling], self._doors.ids
         )
         if not self._may_take():  # the drain began meanwhile
-            await channel.release(self._db, [owned.lease for owned in taken])
+            await channel_lease.release(self._db, [owned.lease for owned in taken])
             return False
         for owned in taken:
             self._start(owned, self._terms.deadline(now))

@@ -17,7 +17,7 @@ from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
 from stratus.domain.errors import StratusError
 from stratus.store.adapter_config import adapter_config
-from stratus.store.channel import HealthReport, OwnedChannel
+from stratus.store.channel_lease import HealthReport, OwnedChannel
 from stratus.store.database import Database
 from stratus.store.outbox import Outcome
 from stratus.store.vault import Vault

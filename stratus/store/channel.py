@@ -1,8 +1,8 @@
-"""Channels: what operators configure, and the runtime lease by which one replica at a time polls and sends."""
+"""Channels as operators configure them, and as they see how each does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -10,10 +10,8 @@ from uuid import UUID
 
 import orjson
 
-from stratus.domain.errors import Conflict, LeaseLost, NotFound
-from stratus.effects import Ids
-from stratus.store.database import Connection, Database, Resolved
-from stratus.store.inbox import ChannelLease
+from stratus.domain.errors import Conflict, NotFound
+from stratus.store.database import Connection, Database
 from stratus.store.log import encode
 
 # Lock order: channel rows by id, then their outbox rows by id (state-machines.md §10).
@@ -60,110 +58,6 @@ UPDATE channel_outbox o
   FROM open p WHERE o.id = p.id AND o.state = 'pending'
 """
 
-_ACQUIRE = """
-WITH free AS (
-    SELECT c.id FROM channel c
-     WHERE c.enabled AND c.deleted_at IS NULL AND (c.lease_until IS NULL OR c.lease_until <= clock_timestamp()) AND NOT c.id = ANY($4)
-     ORDER BY c.id LIMIT cardinality($3::uuid[])
-       FOR NO KEY UPDATE SKIP LOCKED
-), numbered AS (
-    SELECT id, row_number() OVER (ORDER BY id) AS n FROM free
-)
-UPDATE channel c
-   SET runtime_token = c.runtime_token + 1, runtime_holder = ($3::uuid[])[f.n], runtime_replica = $1,
-       lease_until = clock_timestamp() + make_interval(secs => $2),
-       health = jsonb_build_object('deaf_since', coalesce(c.lease_until, clock_timestamp())) || c.health
-  FROM numbered f WHERE c.id = f.id
-RETURNING c.id, c.public_id, c.platform, c.name, c.agent_id, c.config, c.credentials, c.enabled, c.config_revision, c.account_key,
-          c.running_revision, c.health, c.last_error, c.created_at, c.runtime_replica AS replica, c.runtime_token, c.runtime_holder, c.cursor,
-          extract(epoch FROM clock_timestamp() - (c.health ->> 'deaf_since')::timestamptz)::float8 AS away
-"""
-
-# A row that a doubtful acquire wrote still looks free; only its lock tells of it. So all are locked, and read anew after that.
-_AWAIT_ACQUIRE = (
-    "SELECT id FROM channel WHERE deleted_at IS NULL AND NOT id = ANY($1::bigint[]) ORDER BY id FOR NO KEY UPDATE"
-)
-
-_ACQUIRED = """
-SELECT id, public_id, platform, name, agent_id, config, credentials, enabled, config_revision, account_key, running_revision, health,
-       last_error, created_at, runtime_replica AS replica, runtime_token, runtime_holder, cursor,
-       extract(epoch FROM clock_timestamp() - (health ->> 'deaf_since')::timestamptz)::float8 AS away
-  FROM channel WHERE runtime_holder = ANY($1) AND lease_until > clock_timestamp() ORDER BY id
-"""
-
-_RENEW = """
-WITH asked AS (
-    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::uuid[]) AS a(id, token, holder)
-), held AS (
-    SELECT c.id FROM channel c JOIN asked a ON a.id = c.id AND a.token = c.runtime_token AND a.holder = c.runtime_holder
-     WHERE c.lease_until > clock_timestamp()
-     ORDER BY c.id
-       FOR NO KEY UPDATE OF c
-), renewed AS (
-    UPDATE channel c SET lease_until = clock_timestamp() + make_interval(secs => $4) FROM held h WHERE c.id = h.id
-    RETURNING c.id
-)
-SELECT a.id, a.token, a.holder, r.id IS NOT NULL AS ours, coalesce(c.enabled, false) AS enabled,
-       c.id IS NULL OR c.deleted_at IS NOT NULL AS deleted, coalesce(c.config_revision, 0) AS config_revision
-  FROM asked a LEFT JOIN channel c ON c.id = a.id LEFT JOIN renewed r ON r.id = a.id
- ORDER BY a.id
-"""
-
-_INSPECT = """
-SELECT a.id, a.token, a.holder,
-       coalesce(a.token = c.runtime_token AND a.holder = c.runtime_holder AND c.lease_until > clock_timestamp(), false) AS ours,
-       coalesce(c.enabled, false) AS enabled, c.id IS NULL OR c.deleted_at IS NOT NULL AS deleted,
-       coalesce(c.config_revision, 0) AS config_revision
-  FROM unnest($1::bigint[], $2::bigint[], $3::uuid[]) AS a(id, token, holder) LEFT JOIN channel c ON c.id = a.id
- ORDER BY a.id
-"""
-
-# `deaf_since`, kept until contact is made, is since when nobody has listened to the platform.
-_RELEASE = """
-WITH held AS (
-    SELECT c.id FROM channel c JOIN unnest($1::bigint[], $2::bigint[], $3::uuid[]) AS a(id, token, holder)
-        ON a.id = c.id AND a.token = c.runtime_token AND a.holder = c.runtime_holder
-     ORDER BY c.id
-       FOR NO KEY UPDATE OF c
-)
-UPDATE channel c
-   SET runtime_holder = NULL, runtime_replica = NULL, lease_until = NULL,
-       health = jsonb_build_object('deaf_since', clock_timestamp()) || c.health
-  FROM held h WHERE c.id = h.id
-"""
-
-_SET_ACCOUNT = """
-WITH owner AS (
-    SELECT id, account_key FROM channel
-     WHERE id = $1 AND runtime_token = $2 AND runtime_holder = $3 AND lease_until > clock_timestamp()
-       FOR NO KEY UPDATE
-), moved AS (
-    UPDATE channel c SET account_key = $4 FROM owner w WHERE c.id = w.id AND w.account_key IS DISTINCT FROM $4
-)
-SELECT account_key AS before FROM owner
-"""
-
-_REPORT = """
-WITH report AS (
-    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[])
-           AS r(id, token, holder, state, cause, error, revision)
-), owner AS (
-    SELECT c.id FROM channel c JOIN report r ON r.id = c.id AND r.token = c.runtime_token AND r.holder = c.runtime_holder
-     WHERE c.lease_until > clock_timestamp()
-     ORDER BY c.id
-       FOR NO KEY UPDATE OF c
-)
-UPDATE channel c
-   SET health = CASE WHEN (c.health ->> 'state', c.health ->> 'cause') IS NOT DISTINCT FROM (r.state, r.cause) THEN c.health
-                     ELSE c.health || jsonb_build_object('v', 1, 'state', r.state, 'cause', r.cause, 'since', clock_timestamp()) END
-                - CASE WHEN r.state = 'connected' THEN 'deaf_since' ELSE '' END,
-       last_error = coalesce(r.error, c.last_error), running_revision = r.revision
-  FROM report r JOIN owner w ON w.id = r.id
- WHERE c.id = r.id
-   AND ((c.health ->> 'state', c.health ->> 'cause', c.running_revision) IS DISTINCT FROM (r.state, r.cause, r.revision)
-        OR (r.error IS NOT NULL AND r.error IS DISTINCT FROM c.last_error) OR (r.state = 'connected' AND c.health ? 'deaf_since'))
-"""
-
 
 @dataclass(frozen=True)
 class ChannelRow:
@@ -186,38 +80,6 @@ class ChannelRow:
     replica: str | None
 
 
-@dataclass(frozen=True)
-class OwnedChannel:
-    """A channel that this replica has just come to own. It goes on from `cursor`; nobody has heard its platform for `away` seconds."""
-
-    row: ChannelRow
-    lease: ChannelLease
-    cursor: Mapping[str, Any] | None
-    away: float
-
-
-@dataclass(frozen=True)
-class ChannelRenewal:
-    """What a renewal found: whether the lease is (still) ours, and what the operator wants now."""
-
-    lease: ChannelLease
-    ours: bool
-    enabled: bool
-    deleted: bool
-    config_revision: int
-
-
-@dataclass(frozen=True)
-class HealthReport:
-    """How a channel's runtime does. `cause` is a short stable code ("" while connected), `error` a sentence for operators."""
-
-    lease: ChannelLease
-    state: str
-    cause: str
-    error: str | None
-    revision: int
-
-
 async def create(
     db: Database,
     public_id: UUID,
@@ -234,14 +96,14 @@ async def create(
         row = await connection.fetchrow(_GET, str(public_id))
         if row is None:
             raise Conflict(f"there is a channel named {name!r} already")
-        return _channel(row)
+        return channel_row(row)
 
     return await db.transact(work, idempotent=True)
 
 
 async def listing(db: Database) -> list[ChannelRow]:
     """All channels that are not deleted, by name."""
-    return [_channel(row) for row in await db.read(lambda c: c.fetch(_LIST))]
+    return [channel_row(row) for row in await db.read(lambda c: c.fetch(_LIST))]
 
 
 async def get(db: Database, key: str) -> ChannelRow:
@@ -249,7 +111,7 @@ async def get(db: Database, key: str) -> ChannelRow:
     row = await db.read(lambda c: c.fetchrow(_GET, key))
     if row is None:
         raise NotFound(f"there is no channel {key!r}")
-    return _channel(row)
+    return channel_row(row)
 
 
 async def configure(
@@ -293,106 +155,8 @@ async def delete(db: Database, channel_id: int) -> None:
     await db.transact(work, idempotent=True)
 
 
-async def acquire(
-    db: Database, replica: str, ttl: float, limit: int, excluded: Sequence[int] = (), ids: Ids | None = None
-) -> list[OwnedChannel]:
-    """Take up to `limit` channels that nobody owns, for `ttl` seconds, save `excluded`: each with a new token and a new holder."""
-    source = ids or Ids()
-    holders = [source.uuid() for _ in range(limit)]
-
-    async def work(connection: Connection) -> list[OwnedChannel]:
-        return _owned(await connection.fetch(_ACQUIRE, replica, ttl, holders, list(excluded)))
-
-    async def resolve(connection: Connection) -> Resolved[list[OwnedChannel]] | None:
-        await connection.execute(_AWAIT_ACQUIRE, list(excluded))
-        rows = await connection.fetch(_ACQUIRED, holders)
-        return Resolved(_owned(rows)) if rows else None
-
-    return await db.transact(work, resolve=resolve)
-
-
-async def renew(connection: Connection, leases: Sequence[ChannelLease], ttl: float) -> list[ChannelRenewal]:
-    """Renew all leases in one statement, for `ttl` seconds from now by the database's clock; an expired one is lost, not renewed."""
-    return _renewals(await connection.fetch(_RENEW, *_columns(leases), ttl))
-
-
-async def inspect(db: Database, leases: Sequence[ChannelLease]) -> list[ChannelRenewal]:
-    """What a renewal would find, without renewing."""
-    return _renewals(await db.read(lambda c: c.fetch(_INSPECT, *_columns(leases))))
-
-
-async def release(db: Database, leases: Sequence[ChannelLease]) -> None:
-    """Give up leases, so that any replica may take the channels now. Those that are no longer ours are left alone."""
-
-    async def work(connection: Connection) -> None:
-        await connection.execute(_RELEASE, *_columns(leases))
-
-    await db.transact(work, idempotent=True, autocommit=True)
-
-
-async def set_account(db: Database, lease: ChannelLease, account: str) -> str | None:
-    """Record the account behind the credentials; ops of another account will fail. Returns the one before. Raises LeaseLost."""
-
-    async def work(connection: Connection) -> str | None:
-        row = await connection.fetchrow(_SET_ACCOUNT, lease.channel_id, lease.token, lease.holder, account)
-        if row is None:
-            raise LeaseLost(f"channel {lease.channel_id} is another's")
-        before: str | None = row["before"]
-        return before
-
-    return await db.transact(work, idempotent=True, autocommit=True)
-
-
-async def report_health(db: Database, reports: Sequence[HealthReport]) -> None:
-    """Store how runtimes do; what has not changed, or is no longer ours, is not written."""
-
-    async def work(connection: Connection) -> None:
-        await connection.execute(
-            _REPORT,
-            *_columns([report.lease for report in reports]),
-            [report.state for report in reports],
-            [report.cause for report in reports],
-            [None if report.error is None else report.error[:500] for report in reports],
-            [report.revision for report in reports],
-        )
-
-    await db.transact(work, idempotent=True, autocommit=True)
-
-
-def _columns(leases: Sequence[ChannelLease]) -> tuple[list[int], list[int], list[UUID]]:
-    return (
-        [lease.channel_id for lease in leases],
-        [lease.token for lease in leases],
-        [lease.holder for lease in leases],
-    )
-
-
-def _renewals(rows: Sequence[Mapping[str, Any]]) -> list[ChannelRenewal]:
-    return [
-        ChannelRenewal(
-            lease=ChannelLease(row["id"], row["token"], row["holder"]),
-            ours=row["ours"],
-            enabled=row["enabled"],
-            deleted=row["deleted"],
-            config_revision=row["config_revision"],
-        )
-        for row in rows
-    ]
-
-
-def _owned(rows: Sequence[Mapping[str, Any]]) -> list[OwnedChannel]:
-    return [
-        OwnedChannel(
-            row=_channel(row),
-            lease=ChannelLease(row["id"], row["runtime_token"], row["runtime_holder"]),
-            cursor=None if row["cursor"] is None else orjson.loads(row["cursor"]),
-            away=row["away"],
-        )
-        for row in rows
-    ]
-
-
-def _channel(row: Mapping[str, Any]) -> ChannelRow:
+def channel_row(row: Mapping[str, Any]) -> ChannelRow:
+    """The row of a statement that selected all of its columns."""
     names = set(ChannelRow.__dataclass_fields__) - {"config", "health"}
     return ChannelRow(
         **{name: row[name] for name in names}, config=orjson.loads(row["config"]), health=orjson.loads(row["health"])

@@ -12,8 +12,9 @@ import pytest
 
 from stratus.channel.values import Event, Sender
 from stratus.domain.errors import Conflict, DatabaseAway, LeaseLost, NotFound
-from stratus.store import channel, outbox
-from stratus.store.channel import ChannelRow, HealthReport, OwnedChannel
+from stratus.store import channel, channel_lease, outbox
+from stratus.store.channel import ChannelRow
+from stratus.store.channel_lease import HealthReport, OwnedChannel
 from stratus.store.database import Database, Timeouts
 from stratus.store.inbox import Arrival, intake
 from stratus.store.plan import NewOp, plan
@@ -29,12 +30,12 @@ async def add(db: Database, name: str = "one", config: Mapping[str, Any] | None 
 
 
 async def take(db: Database, replica: str = "a", ttl: float = 60.0) -> OwnedChannel:
-    [owned] = await channel.acquire(db, replica, ttl, 8)
+    [owned] = await channel_lease.acquire(db, replica, ttl, 8)
     return owned
 
 
-async def renew(db: Database, *owned: OwnedChannel, ttl: float = 60.0) -> list[channel.ChannelRenewal]:
-    return await db.read(lambda c: channel.renew(c, [one.lease for one in owned], ttl))
+async def renew(db: Database, *owned: OwnedChannel, ttl: float = 60.0) -> list[channel_lease.ChannelRenewal]:
+    return await db.read(lambda c: channel_lease.renew(c, [one.lease for one in owned], ttl))
 
 
 # -- what operators do --
@@ -105,7 +106,7 @@ async def test_a_channel_has_one_owner_and_each_has_a_higher_token(db: Database)
     made = await add(db)
     first = await take(db)
     assert (first.lease.channel_id, first.lease.token, first.row.replica, first.cursor) == (made.id, 1, "a", None)
-    assert await channel.acquire(db, "b", 60.0, 8) == []
+    assert await channel_lease.acquire(db, "b", 60.0, 8) == []
     await db.transact(lambda c: c.execute(EXPIRE, made.id))
     second = await take(db, "b")
     assert second.lease.token == 2 and second.lease.holder != first.lease.holder
@@ -115,8 +116,8 @@ async def test_a_channel_has_one_owner_and_each_has_a_higher_token(db: Database)
 async def test_two_who_acquire_at_once_share_without_overlap(db: Database) -> None:
     for number in range(12):
         await add(db, f"c{number}")
-    taken = await asyncio.gather(*(channel.acquire(db, f"r{n}", 60.0, 3) for n in range(4)))
-    while any(more := await asyncio.gather(*(channel.acquire(db, f"r{n}", 60.0, 3) for n in range(4)))):
+    taken = await asyncio.gather(*(channel_lease.acquire(db, f"r{n}", 60.0, 3) for n in range(4)))
+    while any(more := await asyncio.gather(*(channel_lease.acquire(db, f"r{n}", 60.0, 3) for n in range(4)))):
         taken += more
     owned = [one.lease.channel_id for some in taken for one in some]
     assert len(owned) == len(set(owned)) == 12
@@ -126,20 +127,20 @@ async def test_two_who_acquire_at_once_share_without_overlap(db: Database) -> No
 async def test_what_is_off_is_not_acquired(db: Database, off: str) -> None:
     made = await add(db)
     await db.transact(lambda c: c.execute(f"UPDATE channel SET {off} WHERE id = $1", made.id))
-    assert await channel.acquire(db, "a", 60.0, 8) == []
+    assert await channel_lease.acquire(db, "a", 60.0, 8) == []
 
 
 async def test_the_excluded_are_not_acquired_and_the_limit_holds(db: Database) -> None:
     made = [await add(db, f"c{number}") for number in range(3)]
-    assert [one.row.id for one in await channel.acquire(db, "a", 60.0, 1, [made[0].id])] == [made[1].id]
+    assert [one.row.id for one in await channel_lease.acquire(db, "a", 60.0, 1, [made[0].id])] == [made[1].id]
 
 
 async def test_a_renewal_moves_only_our_living_leases(db: Database) -> None:
     mine, stolen, expired = [await add(db, f"c{number}") for number in range(3)]
-    owned = {one.row.id: one for one in await channel.acquire(db, "a", 5.0, 8)}
+    owned = {one.row.id: one for one in await channel_lease.acquire(db, "a", 5.0, 8)}
     for row in (stolen, expired):
         await db.transact(lambda c, row=row: c.execute(EXPIRE, row.id))  # type: ignore[misc]
-    await channel.acquire(db, "b", 60.0, 8, [expired.id])
+    await channel_lease.acquire(db, "b", 60.0, 8, [expired.id])
     before = {row["id"]: row["lease_until"] for row in await rows(db, "SELECT id, lease_until FROM channel")}
     found = {one.lease.channel_id: one for one in await renew(db, *owned.values())}
     assert {channel_id: one.ours for channel_id, one in found.items()} == {
@@ -159,14 +160,14 @@ async def test_a_renewal_says_what_is_wanted(db: Database) -> None:
     [found] = await renew(db, owned)
     assert (found.ours, found.enabled, found.deleted, found.config_revision) == (True, False, False, 2)
     await channel.delete(db, made.id)
-    assert [(one.ours, one.deleted) for one in await channel.inspect(db, [owned.lease])] == [(True, True)]
+    assert [(one.ours, one.deleted) for one in await channel_lease.inspect(db, [owned.lease])] == [(True, True)]
 
 
 async def test_a_look_does_not_renew(db: Database) -> None:
     await add(db)
     owned = await take(db)
     before = await rows(db, "SELECT lease_until FROM channel")
-    [found] = await channel.inspect(db, [owned.lease])
+    [found] = await channel_lease.inspect(db, [owned.lease])
     assert found.ours and await rows(db, "SELECT lease_until FROM channel") == before
 
 
@@ -175,21 +176,21 @@ async def test_a_release_frees_ours_and_no_others(db: Database) -> None:
     first = await take(db)
     await db.transact(lambda c: c.execute(EXPIRE, first.row.id))
     second = await take(db, "b")
-    await channel.release(db, [first.lease])
-    assert [one.ours for one in await channel.inspect(db, [second.lease])] == [True]
-    await channel.release(db, [second.lease])
+    await channel_lease.release(db, [first.lease])
+    assert [one.ours for one in await channel_lease.inspect(db, [second.lease])] == [True]
+    await channel_lease.release(db, [second.lease])
     assert (await take(db, "c")).lease.token == 3
 
 
 async def test_the_account_is_recorded_under_the_fence(db: Database) -> None:
     await add(db)
     first = await take(db)
-    assert await channel.set_account(db, first.lease, "bot1") is None
-    assert await channel.set_account(db, first.lease, "bot1") == "bot1"
-    assert await channel.set_account(db, first.lease, "bot2") == "bot1"
+    assert await channel_lease.set_account(db, first.lease, "bot1") is None
+    assert await channel_lease.set_account(db, first.lease, "bot1") == "bot1"
+    assert await channel_lease.set_account(db, first.lease, "bot2") == "bot1"
     await db.transact(lambda c: c.execute(EXPIRE, first.row.id))
     with pytest.raises(LeaseLost):
-        await channel.set_account(db, first.lease, "bot3")
+        await channel_lease.set_account(db, first.lease, "bot3")
     assert await rows(db, "SELECT account_key FROM channel") == [{"account_key": "bot2"}]
 
 
@@ -199,7 +200,7 @@ async def test_health_is_written_when_it_changes_and_under_the_fence(db: Databas
     version = "SELECT ctid::text AS at, health, last_error, running_revision FROM channel"
 
     async def tell(state: str, cause: str, error: str | None = None) -> dict[str, Any]:
-        await channel.report_health(db, [HealthReport(owned.lease, state, cause, error, 1)])
+        await channel_lease.report_health(db, [HealthReport(owned.lease, state, cause, error, 1)])
         return (await rows(db, version))[0]
 
     starting = await tell("starting", "")
@@ -220,7 +221,7 @@ async def test_the_cursor_is_handed_to_the_next_owner(db: Database) -> None:
     first = await take(db)
     event = Event(key="1", kind="message", chat="c", sender=Sender(id="7"))
     await intake(db, [Arrival(made.id, event)], lease=first.lease, cursor={"after": 4})
-    await channel.release(db, [first.lease])
+    await channel_lease.release(db, [first.lease])
     assert (await take(db, "b")).cursor == {"after": 4}
 
 
@@ -258,10 +259,10 @@ async def test_an_acquire_whose_answer_is_lost_takes_each_channel_once(db: Datab
         )
         await far.open()
         await proxy.arm("COMMIT", fault, within="UPDATE channel")
-        [owned] = await channel.acquire(far, "a", 60.0, 8)
+        [owned] = await channel_lease.acquire(far, "a", 60.0, 8)
         await proxy.wait_hit()
         await far.close()
-    assert [one.ours for one in await channel.inspect(db, [owned.lease])] == [True]
+    assert [one.ours for one in await channel_lease.inspect(db, [owned.lease])] == [True]
 
 
 async def test_a_resolve_waits_for_the_acquire_in_doubt(db: Database, dsn: str) -> None:
@@ -273,29 +274,29 @@ async def test_a_resolve_waits_for_the_acquire_in_doubt(db: Database, dsn: str) 
         )
         await far.open()
         await proxy.arm("COMMIT", "delay", within="UPDATE channel")
-        task = asyncio.create_task(channel.acquire(far, "a", 60.0, 8))
+        task = asyncio.create_task(channel_lease.acquire(far, "a", 60.0, 8))
         await proxy.wait_hit()
         await eventually(lambda: db.read(lambda c: c.fetchval(WAITING)), what="the lookup waits for the row")
         await proxy.release()
         [owned] = await task
         await far.close()
     assert owned.lease.token == 1
-    assert [one.ours for one in await channel.inspect(db, [owned.lease])] == [True]
+    assert [one.ours for one in await channel_lease.inspect(db, [owned.lease])] == [True]
 
 
 async def test_without_a_database_nothing_is_acquired(dsn: str) -> None:
     closed = Database(dsn)
     with pytest.raises(DatabaseAway):
-        await channel.acquire(closed, "a", 60.0, 8)
+        await channel_lease.acquire(closed, "a", 60.0, 8)
 
 
 async def test_silence_is_counted_over_tenures_until_contact_is_made(db: Database) -> None:
     await add(db)
     first = await take(db, "a")
     assert first.away < 5
-    await channel.report_health(db, [HealthReport(first.lease, "connected", "", None, 1)])
+    await channel_lease.report_health(db, [HealthReport(first.lease, "connected", "", None, 1)])
     assert "deaf_since" not in (await channel.get(db, "one")).health
-    await channel.release(db, [first.lease])
+    await channel_lease.release(db, [first.lease])
     await db.transact(
         lambda c: c.execute(
             "UPDATE channel SET health = health || jsonb_build_object('deaf_since', clock_timestamp() - interval '100 s')"
@@ -304,18 +305,18 @@ async def test_silence_is_counted_over_tenures_until_contact_is_made(db: Databas
     second = await take(db, "b")
     assert 100 <= second.away < 110
     for state in ("starting", "failed"):
-        await channel.report_health(db, [HealthReport(second.lease, state, "unreachable", None, 1)])
-    await channel.release(db, [second.lease])
+        await channel_lease.report_health(db, [HealthReport(second.lease, state, "unreachable", None, 1)])
+    await channel_lease.release(db, [second.lease])
     third = await take(db, "c")
     assert 100 <= third.away < 110
-    await channel.report_health(db, [HealthReport(third.lease, "connected", "", None, 1)])
-    await channel.release(db, [third.lease])
+    await channel_lease.report_health(db, [HealthReport(third.lease, "connected", "", None, 1)])
+    await channel_lease.release(db, [third.lease])
     assert (await take(db, "d")).away < 5
 
 
 async def test_a_lapsed_lease_is_silence_from_its_end_on(db: Database) -> None:
     await add(db)
     one = await take(db)
-    await channel.report_health(db, [HealthReport(one.lease, "connected", "", None, 1)])
+    await channel_lease.report_health(db, [HealthReport(one.lease, "connected", "", None, 1)])
     await db.transact(lambda c: c.execute("UPDATE channel SET lease_until = clock_timestamp() - interval '300 s'"))
     assert 300 <= (await take(db, "b")).away < 310

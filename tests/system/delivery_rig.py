@@ -16,7 +16,7 @@ from stratus.delivery.manager import ChannelManager
 from stratus.delivery.terms import Doors, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Clock
-from stratus.store import channel, inbox
+from stratus.store import channel, channel_lease, inbox
 from stratus.store.channel import ChannelRow
 from stratus.store.database import Database
 from stratus.store.hints import Hints
@@ -168,7 +168,7 @@ class Replica:
             if self.renewing and leases:
                 sent_at = self._clock.monotonic()
                 with contextlib.suppress(DatabaseAway):
-                    found = await self.db.read(lambda c, leases=leases: channel.renew(c, leases, self._ttl))  # type: ignore[misc]
+                    found = await self.db.read(lambda c, leases=leases: channel_lease.renew(c, leases, self._ttl))  # type: ignore[misc]
                     self.manager.on_renewals(found, sent_at)
             await asyncio.sleep(self._ttl / 30)
 

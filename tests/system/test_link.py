@@ -19,8 +19,8 @@ from stratus.delivery.tenure import Tenure, TenureExpired
 from stratus.delivery.terms import Doors, Ending
 from stratus.domain.errors import DatabaseAway, LeaseLost
 from stratus.effects import Clock
-from stratus.store import channel
-from stratus.store.channel import OwnedChannel
+from stratus.store import channel_lease
+from stratus.store.channel_lease import OwnedChannel
 from stratus.store.database import Connection, Database
 from stratus.store.inbox import ChannelLease
 from tests.store.parked import parked
@@ -98,7 +98,7 @@ class Contact:
 @pytest.fixture
 async def owned(db: Database) -> OwnedChannel:
     await add_channel(db)
-    [taken] = await channel.acquire(db, "a", 600.0, 1)
+    [taken] = await channel_lease.acquire(db, "a", 600.0, 1)
     return taken
 
 
@@ -219,7 +219,7 @@ async def test_after_a_long_silence_open_questions_are_asked_again_once(
             lapsed,
         )
     )
-    [owned] = await channel.acquire(db, "b", 600.0, 1)
+    [owned] = await channel_lease.acquire(db, "b", 600.0, 1)
     script: list[Step] = [PollConflict("409", retry_after=silent) if silent else OSError(), POLLED, OSError(), POLLED]
     assert await Contact(db, owned, script).run() is None
     assert await rows(db, "SELECT offers FROM approval") == [{"offers": 1 + again}]
