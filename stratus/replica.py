@@ -224,6 +224,7 @@ class Replica:
             self._tailer.loop,
             route,
             self._manager.loop,
+            self._manager.drafts.loop,
         ]
         for loop in self._loops:
             self._tasks.append(spawn(loop.run()))

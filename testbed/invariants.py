@@ -64,7 +64,7 @@ AT_REST: Mapping[str, str] = {
     "every op is settled": "SELECT id FROM channel_outbox WHERE state IN ('pending', 'sending')",
     "nobody is left without a word": (
         "SELECT r.id FROM agent_run r WHERE r.state IN ('completed', 'failed', 'interrupted') AND r.reply_to IS NOT NULL "
-        "AND NOT EXISTS (SELECT 1 FROM channel_outbox o WHERE o.run_id = r.id)"
+        "AND NOT EXISTS (SELECT 1 FROM channel_outbox o WHERE o.run_id = r.id AND o.kind <> 'draft_update')"
     ),
 }
 

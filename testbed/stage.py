@@ -63,11 +63,12 @@ class Stage:
         options: Mapping[str, Any] | None = None,
         mode: str = "open",
     ) -> int:
-        """A channel of the test platform."""
+        """A channel of the test platform; it shows drafts only with the option `drafts`."""
         public_id = uuid4()
         credentials = {"secret": "webhook-secret"}
         sealed = Vault([SECRET_KEY]).seal(public_id, credentials)
-        config = {"base_url": self.platform_url, "bot": "bot", "wait": 2, "access": {"mode": mode}, **(options or {})}
+        config = {"base_url": self.platform_url, "bot": "bot", "wait": 2, "access": {"mode": mode}, "drafts": "off"}
+        config |= options or {}
         row = await channel.create(self.db, public_id, "testchan", name, agent_id, config, sealed)
         self.channel_id, self.channel_uuid = row.id, str(row.public_id)
         return row.id

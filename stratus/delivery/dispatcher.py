@@ -14,7 +14,7 @@ from stratus.channel.protocol import Adapter
 from stratus.channel.values import Op, Receipt
 from stratus.delivery import outcomes
 from stratus.delivery.guard import OpGuard
-from stratus.delivery.ops import call, op_of
+from stratus.delivery.ops import call, nothing_to_settle, op_of
 from stratus.delivery.receipts import Receipts
 from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import Doors, Ending, Spawn, Terms
@@ -166,8 +166,12 @@ class Dispatcher:
             op = op_of(intent, self._channel, self._terms.replica)
         except ValueError as error:
             return outcomes.permanent(intent, "bad_op", type(error).__name__)
-        budget = self._terms.send_budget
-        window = self._adapter.idempotent(intent.kind) or timedelta()
+        if nothing_to_settle(intent):
+            return outcomes.accepted(intent, Receipt(detail={"left": "there is no preview to settle"}))
+        budget = self._terms.budget(intent.kind)
+        # Of a draft only the newest text matters, which may be another by the time of a repeat.
+        repeats = intent.kind != "draft_update"
+        window = (self._adapter.idempotent(intent.kind) if repeats else None) or timedelta()
         # A repeat may reach the platform as late as at the end of its own budget.
         same_key_until = started - ages.get(intent.op_id, 0.0) + window.total_seconds() - budget
         if intent.op_id in ages and started > same_key_until:
@@ -178,7 +182,7 @@ class Dispatcher:
         if not sends or not self._tenure.valid():
             return []
         intents = [send.intent for send in sends]
-        allowed = await begin(self._db, self._tenure.lease, intents, self._terms.send_budget)
+        allowed = await self._begin(intents)
         return [send for send in sends if send.intent.token in allowed]
 
     async def _send(self, send: _Send) -> None:
@@ -215,5 +219,7 @@ class Dispatcher:
     async def _may_go_on(self, send: _Send) -> bool:
         if not self._tenure.valid() or self._clock.monotonic() >= send.until:
             return False
-        allowed = await begin(self._db, self._tenure.lease, [send.intent], self._terms.send_budget)
-        return send.intent.token in allowed
+        return send.intent.token in await self._begin([send.intent])
+
+    async def _begin(self, intents: Sequence[Intent]) -> set[UUID]:
+        return await begin(self._db, self._tenure.lease, intents, self._terms.send_budget, self._terms.draft_budget)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import structlog
 
 from stratus.channel.registry import adapter_class
+from stratus.delivery.drafts import Drafts, Easel
 from stratus.delivery.receipts import Receipts
 from stratus.delivery.runtime import AdapterClass, ChannelRuntime
 from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Spawn, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Loop
-from stratus.store import channel_lease, outbox
+from stratus.store import channel_lease, draft
 from stratus.store.channel_lease import ChannelRenewal, HealthReport, OwnedChannel
 from stratus.store.database import Database
 from stratus.store.hints import Hints
@@ -39,7 +40,9 @@ class _Slot:
 
 
 class ChannelManager:
-    """Owns the runtimes of one replica. `loop` runs `step`; the lease keeper renews `leases()` and calls `on_renewals` on the event loop.
+    """Owns the runtimes of one replica. `loop` runs `step`, `drafts.loop` shows what is being written.
+
+    The lease keeper renews `leases()` and calls `on_renewals` on the event loop.
 
     `spawn` is a task group's `create_task`; what it is given raises nothing.
     """
@@ -69,6 +72,7 @@ class ChannelManager:
         self._draining = False
         self._clearing = asyncio.Lock()
         self.loop = Loop("channels", self.step, terms.poll, self._doors.clock, self._doors.chance)
+        self.drafts = Drafts(db, self._easels, self._doors.clock, self._doors.chance)
         hints.on("outbox", self._something_to_send)
         hints.on("channels", self._something_configured)
 
@@ -136,9 +140,14 @@ class ChannelManager:
     async def _wake_due(self) -> None:
         """The poll behind the hints, for all channels at once: idle ones cost nothing of their own."""
         leases = self.leases()
-        for channel_id in await outbox.due_channels(self._db, leases) if leases else ():
+        due, live = await draft.stirring(self._db, leases) if leases else ([], [])
+        for channel_id in due:
             if channel_id in self._slots:
                 self._slots[channel_id].runtime.wake()
+        self.drafts.stir(live)
+
+    def _easels(self) -> list[Easel]:
+        return [slot.runtime.easel for slot in self._slots.values() if slot.runtime.easel is not None]
 
     async def _report(self) -> None:
         reports = {}

@@ -8,10 +8,13 @@ from uuid import UUID
 from stratus.channel.errors import SendError, SendFailure
 from stratus.channel.protocol import Adapter, CanEdit, CanPrompt, CanReact, Guard
 from stratus.channel.values import Op, Receipt
+from stratus.domain.chain import PREVIEW, SETTLES
 from stratus.store.outbox import Intent
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _KEY_OCTETS = 15
+# Ops that may say their text in a message that is there already.
+_EDITABLE = frozenset({"draft_update", "send_reply", "send_group_reply", "send_text"})
 
 
 def op_of(intent: Intent, channel: UUID, owner: str) -> Op:
@@ -51,11 +54,16 @@ async def call(adapter: Adapter, op: Op, guard: Guard) -> Receipt:
         raise _cannot("reactions")
     if op.kind == "edit_prompt":
         return await _close_prompt(adapter, op, guard)
-    if op.kind == "draft_update" and op.message_id is not None:
+    if op.kind in _EDITABLE and op.message_id is not None:
         if isinstance(adapter, CanEdit):
             return await adapter.edit(op, guard)
         raise _cannot("edits")
     return await adapter.send(op, guard)
+
+
+def nothing_to_settle(intent: Intent) -> bool:
+    """Whether the op would end a preview that there is none of, or of which nothing certain is known."""
+    return intent.payload.get(PREVIEW) == SETTLES and "message_id" not in intent.payload
 
 
 async def _close_prompt(adapter: Adapter, op: Op, guard: Guard) -> Receipt:

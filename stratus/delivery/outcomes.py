@@ -8,10 +8,12 @@ from typing import Any
 from stratus.channel.errors import AccountStopped, SendError, SendFailure
 from stratus.channel.text import clean_json
 from stratus.channel.values import Receipt
+from stratus.domain.chain import ANSWERS, PREVIEW
 from stratus.domain.outbox import MAX_SEND_ATTEMPTS
 from stratus.domain.retry import delay_seconds
 from stratus.store.attempt import SAME_KEY
 from stratus.store.outbox import Intent, Outcome
+from stratus.store.preview import REFUSED
 
 # What conformant adapters answer when the platform refuses the bot itself (stratus/channel/suite.py).
 UNAUTHORIZED = "unauthorized"
@@ -54,10 +56,17 @@ def failed(intent: Intent, error: BaseException, jitter: float, same_key_seconds
         )
     detail = {"code": error.code, "message": str(error)[:_MESSAGE_MAX]}
     if error.kind is SendFailure.PERMANENT:
-        return Outcome(intent.op_id, intent.token, "permanent", detail)
+        return _refused(intent, detail)
     if error.kind is SendFailure.RETRYABLE:
         return _retryable(intent, error, detail, jitter)
     return _unknown_or_again(intent, detail, jitter, same_key_seconds)
+
+
+def _refused(intent: Intent, detail: Mapping[str, Any]) -> Outcome:
+    """An answer whose preview cannot be edited (deleted, too old) is tried once more, at once, as a message of its own."""
+    if intent.payload.get(PREVIEW) == ANSWERS and intent.payload.get("message_id") is not None:
+        return Outcome(intent.op_id, intent.token, "retryable", {**detail, REFUSED: True}, costs=False)
+    return Outcome(intent.op_id, intent.token, "permanent", detail)
 
 
 def credentials_refused(error: BaseException) -> bool:

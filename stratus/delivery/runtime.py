@@ -11,6 +11,7 @@ from stratus.channel.errors import AccountStopped
 from stratus.channel.protocol import Adapter
 from stratus.channel.registry import UnknownPlatform
 from stratus.delivery.dispatcher import Dispatcher
+from stratus.delivery.drafts import Easel, easel
 from stratus.delivery.health import ChannelHealth, State
 from stratus.delivery.link import Link
 from stratus.delivery.tenure import Tenure
@@ -69,6 +70,7 @@ class ChannelRuntime:
         self._over = asyncio.Event()
         self._settle_seconds = terms.send_budget
         self._dispatcher: Dispatcher | None = None
+        self.easel: Easel | None = None  # once sending may begin, if the channel shows drafts
 
     def stop(self, ending: Ending = Ending.STOPPED, within: float | None = None) -> None:
         """Ask for the end: receiving stops at once, sends in hand may take `within` seconds (else their own budget). The first reason stays."""
@@ -139,10 +141,12 @@ class ChannelRuntime:
 
             def begin() -> None:
                 self._dispatcher = dispatcher
+                self.easel = easel(self.tenure.lease, adapter, self._owned.row.config, self.wake)
                 draining.append(group.create_task(dispatcher.loop.run()))
 
             receiving = group.create_task(self._receive(adapter, begin))
             await self._stopping.wait()
+            self.easel = None
             receiving.cancel()
             # Never cut off in a step: an intent that commits unseen would hold its lane until the next owner.
             dispatcher.loop.stop()

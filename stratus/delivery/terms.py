@@ -16,6 +16,10 @@ from stratus.store.renewal import local_deadline
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
+# Of the budget of a send, what a draft gets.
+_DRAFT_SHARE, _DRAFT_SECONDS_MIN = 0.25, 2.0
+
+
 @dataclass(frozen=True)
 class Terms:
     """The replica's name and address, and times in seconds as in interfaces.md §2. `slots` is how many sends a channel may have under way."""
@@ -29,6 +33,15 @@ class Terms:
     poll: float = 0.5
     slots: int = 32
     test_channels: bool = False
+
+    @property
+    def draft_budget(self) -> float:
+        """Seconds that a draft may be under way: the answer waits behind it, so it is given up sooner than an answer would be."""
+        return min(self.send_budget, max(_DRAFT_SECONDS_MIN, self.send_budget * _DRAFT_SHARE))
+
+    def budget(self, kind: str) -> float:
+        """Seconds that an op of this kind may be under way."""
+        return self.draft_budget if kind == "draft_update" else self.send_budget
 
     def deadline(self, sent_at: float) -> float:
         """Until when (monotonic) a lease may be relied on, whose renewal was sent at `sent_at`: a little earlier than the database thinks."""

@@ -11,6 +11,9 @@ from stratus.domain.split import split
 from stratus.domain.values import FilePart, ReplyTo
 
 NO_ANSWER = "(no answer)"
+# In an op's payload: it takes over the message in which its run's drafts were shown, with its own text or with what is shown there.
+PREVIEW = "preview"
+ANSWERS, SETTLES = "answer", "settle"
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class PlannedOp:
     """An op to enqueue. `depends_on` is the index of the op before it in its chain.
 
     `payload` has `text` and `markdown`, or `attachment` (a channel Attachment as JSON, with its bytes); `reply_to` is
-    the message that is answered, on a chain's first op only.
+    the message that is answered, on a chain's first op only; an answer's first text has `preview`.
     """
 
     kind: OpKind
@@ -41,7 +44,7 @@ def reply_chain(
     return [
         PlannedOp(
             kind=kind,
-            payload={**payload, "reply_to": reply_to.message_id if index == 0 else None},
+            payload={**payload, **_first(kind, reply_to)} if index == 0 else {**payload, "reply_to": None},
             delivery_key=f"{key}:{index}",
             depends_on=index - 1 if index else None,
         )
@@ -77,6 +80,11 @@ def _links(text: str, files: Sequence[FilePart], limits: Limits) -> Iterator[tup
 
 def _text(kind: OpKind, text: str, *, markdown: bool) -> tuple[OpKind, dict[str, Any]]:
     return kind, {"text": text, "markdown": markdown}
+
+
+def _first(kind: OpKind, reply_to: ReplyTo) -> dict[str, Any]:
+    takes_over = {} if kind == "send_attachment" else {PREVIEW: ANSWERS}
+    return {"reply_to": reply_to.message_id, **takes_over}
 
 
 def _too_large(name: str, size: int, limits: Limits) -> str:

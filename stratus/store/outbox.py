@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 import orjson
 
+from stratus.domain.chain import PREVIEW
 from stratus.domain.errors import LeaseLost
 from stratus.domain.outbox import MAX_SEND_ATTEMPTS
+from stratus.store import preview
 from stratus.store.database import Connection, Database, Resolved
 from stratus.store.inbox import ChannelLease
 from stratus.store.log import encode
 
-# Under a share lock on the channel's row: a takeover waits for this commit, or this finds the lease gone.
+# Under a share lock on the channel's row: a takeover waits for this commit, or this finds the lease gone. A draft that has not left holds nobody
+# up: it goes only when nothing else of its lane waits, is passed over by whatever goes before it, and has nothing to say once its run does not
+# run. An edit on its way holds its lane like any op, so what comes next knows what became of it.
 _INTEND = """
 WITH owner AS (
     SELECT id, account_key FROM channel
@@ -23,24 +27,40 @@ WITH owner AS (
        AND enabled AND deleted_at IS NULL
        FOR SHARE
 ), due AS (
-    SELECT o.id, o.account_key IS NULL OR o.account_key IS NOT DISTINCT FROM w.account_key AS ours
+    SELECT o.id, CASE WHEN o.kind = 'draft_update' AND NOT EXISTS (SELECT 1 FROM agent_run r WHERE r.id = o.run_id AND r.state = 'running')
+                      THEN 'canceled'
+                      WHEN o.account_key IS NULL OR o.account_key IS NOT DISTINCT FROM w.account_key THEN 'sending'
+                      ELSE 'failed' END AS next
       FROM channel_outbox o CROSS JOIN owner w
      WHERE o.channel_id = $1 AND o.state = 'pending' AND o.not_before <= stratus_now()
        AND NOT EXISTS (SELECT 1 FROM channel_outbox p
                         WHERE p.channel_id = o.channel_id AND p.lane = o.lane AND p.lane_seq < o.lane_seq
-                          AND p.state IN ('pending', 'sending'))
+                          AND p.state IN ('pending', 'sending')
+                          AND (p.state = 'sending' OR p.kind <> 'draft_update' OR o.kind = 'draft_update'))
+       AND NOT (o.kind = 'draft_update'
+                AND EXISTS (SELECT 1 FROM channel_outbox p
+                             WHERE p.channel_id = o.channel_id AND p.lane = o.lane AND p.lane_seq > o.lane_seq
+                               AND p.state IN ('pending', 'sending') AND p.kind <> 'draft_update'))
      ORDER BY o.id
      LIMIT $5
        FOR NO KEY UPDATE OF o SKIP LOCKED
 ), intent AS (
     UPDATE channel_outbox o
-       SET state = CASE WHEN d.ours THEN 'sending' ELSE 'failed' END,
-           attempt_token = CASE WHEN d.ours THEN gen_random_uuid() END,
-           attempt_seq = o.attempt_seq + d.ours::int, attempts = o.attempts + d.ours::int,
-           settled_at = CASE WHEN d.ours THEN NULL ELSE clock_timestamp() END,
-           error = CASE WHEN d.ours THEN o.error ELSE jsonb_build_object('code', 'account_mismatch') END
+       SET state = d.next,
+           attempt_token = CASE WHEN d.next = 'sending' THEN gen_random_uuid() END,
+           attempt_seq = o.attempt_seq + (d.next = 'sending')::int, attempts = o.attempts + (d.next = 'sending')::int,
+           settled_at = CASE WHEN d.next <> 'sending' THEN clock_timestamp() END,
+           error = CASE d.next WHEN 'sending' THEN o.error WHEN 'failed' THEN jsonb_build_object('code', 'account_mismatch')
+                               ELSE coalesce(o.error, '{}') || jsonb_build_object('code', 'overtaken') END
       FROM due d WHERE o.id = d.id AND o.state = 'pending'
-    RETURNING o.id, o.state, o.lane, o.kind, o.address, o.payload, o.delivery_key, o.depends_on, o.attempt_token, o.attempt_seq, o.attempts
+    RETURNING o.id, o.state, o.lane, o.lane_seq, o.kind, o.address, o.payload, o.delivery_key, o.depends_on, o.attempt_token,
+              o.attempt_seq, o.attempts
+), overtaken AS (
+    UPDATE channel_outbox o
+       SET state = 'canceled', settled_at = clock_timestamp(), error = coalesce(o.error, '{}') || jsonb_build_object('code', 'overtaken')
+      FROM intent i
+     WHERE i.state = 'sending' AND o.channel_id = $1 AND o.lane = i.lane AND o.lane_seq < i.lane_seq AND o.state = 'pending'
+       AND o.kind = 'draft_update'
 ), logged AS (
     INSERT INTO outbox_attempt (op_id, attempt, token, runtime_token, holder, replica)
     SELECT i.id, i.attempt_seq, i.attempt_token, $2, $3, $4 FROM intent i WHERE i.state = 'sending'
@@ -79,7 +99,8 @@ WITH owner AS (
        FOR NO KEY UPDATE OF o
 ), op AS (
     UPDATE channel_outbox o
-       SET attempt_deadline = coalesce(o.attempt_deadline, clock_timestamp() + make_interval(secs => $6))
+       SET attempt_deadline = coalesce(o.attempt_deadline, clock_timestamp()
+                                       + make_interval(secs => CASE o.kind WHEN 'draft_update' THEN $7::float8 ELSE $6::float8 END))
       FROM given g WHERE o.id = g.id
     RETURNING o.attempt_token, o.attempt_deadline
 ), attempt AS (
@@ -244,7 +265,7 @@ async def intend(db: Database, lease: ChannelLease, replica: str, limit: int) ->
             await connection.execute(_CANCEL_DEPENDENTS, failed)
         if not rows and not await connection.fetchval(_OWNED, lease.channel_id, lease.token, lease.holder):
             raise LeaseLost(f"channel {lease.channel_id} is another's")
-        made[:] = [_intent(row) for row in rows if row["state"] == "sending"]
+        made[:] = await _with_previews(connection, [_intent(row) for row in rows if row["state"] == "sending"])
         return list(made)
 
     async def resolve(connection: Connection) -> Resolved[list[Intent]] | None:
@@ -252,13 +273,15 @@ async def intend(db: Database, lease: ChannelLease, replica: str, limit: int) ->
         ids = [intent.op_id for intent in made]
         await connection.fetch(_LOCK_OPS, ids)
         rows = await connection.fetch(_INTENTS, ids, [intent.token for intent in made])
-        return Resolved([_intent(row) for row in rows]) if rows else None
+        return Resolved(await _with_previews(connection, [_intent(row) for row in rows])) if rows else None
 
     return await db.transact(work, resolve=resolve)
 
 
-async def begin(db: Database, lease: ChannelLease, intents: Sequence[Intent], budget: float) -> set[UUID]:
-    """The guard before bytes leave: starts each attempt's deadline, `budget` seconds from now, at its first call.
+async def begin(
+    db: Database, lease: ChannelLease, intents: Sequence[Intent], budget: float, draft_budget: float | None = None
+) -> set[UUID]:
+    """The guard before bytes leave: starts each attempt's deadline, `budget` seconds from now (a draft's `draft_budget`), at its first call.
 
     Returns the tokens that may go on; any other attempt must not call the platform.
     """
@@ -272,6 +295,7 @@ async def begin(db: Database, lease: ChannelLease, intents: Sequence[Intent], bu
             [intent.op_id for intent in intents],
             [intent.token for intent in intents],
             budget,
+            budget if draft_budget is None else draft_budget,
         )
         return {row["token"] for row in rows}
 
@@ -347,6 +371,15 @@ def _intent(row: Mapping[str, Any]) -> Intent:
         attempt=row["attempt_seq"],
         attempts=row["attempts"],
     )
+
+
+async def _with_previews(connection: Connection, intents: Sequence[Intent]) -> list[Intent]:
+    """The intents; those that take over their run's preview learn here which message that is."""
+    takers = {intent.op_id: intent.payload[PREVIEW] for intent in intents if PREVIEW in intent.payload}
+    if not takers:
+        return list(intents)
+    found = await preview.clean(connection, takers)
+    return [replace(one, payload={**one.payload, **found.get(one.op_id, {})}) for one in intents]
 
 
 async def due_channels(db: Database, leases: Sequence[ChannelLease]) -> list[int]:

@@ -11,7 +11,7 @@ from stratus.domain.event import NewEvent
 from stratus.domain.run import RUN, RunEvent, RunState
 from stratus.domain.tool_call import CallEvent
 from stratus.domain.values import ReplyTo, ToolCallPart
-from stratus.store import approval, session
+from stratus.store import approval, preview, session
 from stratus.store.approval import NewApproval, Requested
 from stratus.store.database import Connection, Database, Resolved
 from stratus.store.execution import ExecutionLease
@@ -167,6 +167,7 @@ async def _offer(connection: Connection, parking: Parking, requested: Sequence[R
     prompts = [
         prompt(one.public_id.hex, calls[one.call_id].name, calls[one.call_id].args, offer=1) for one in requested
     ]
+    await preview.settle(connection, [parking.lease.run_id])
     await plan(connection, addressed(prompts, to, parking.lease.run_id))
     await approval.offered(
         connection, [(one.id, to.channel_id, op.delivery_key) for one, op in zip(requested, prompts, strict=True)]

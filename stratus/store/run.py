@@ -8,10 +8,12 @@ from typing import Any
 from uuid import UUID
 
 from stratus.domain.agent import AgentDefinition
+from stratus.domain.chain import PREVIEW
 from stratus.domain.errors import LeaseLost
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RUN, TERMINAL_EVENT, RunEvent, RunState
 from stratus.domain.values import Actor, Message, ReplyTo, RunError, RunInput, Usage
+from stratus.store import preview
 from stratus.store.closing import close_open
 from stratus.store.database import Connection, Database, Resolved
 from stratus.store.execution import ExecutionLease
@@ -315,7 +317,15 @@ async def end_runs(connection: Connection, endings: Sequence[Ending]) -> None:
         for ending, state in zip(endings, states, strict=True)
     ]
     await write_log(connection, writes)
+    await preview.settle(connection, [ending.lease.run_id for ending in endings if _leaves_preview(ending)])
     await plan(connection, [op for op in _flat(endings)])
+
+
+def _leaves_preview(ending: Ending) -> bool:
+    """Whether no answer takes over what the run's drafts were shown in, and no later step will."""
+    if ending.event in _BREAKS_OFF:
+        return True
+    return bool(ending.ops) and not any(PREVIEW in op.payload for op in ending.ops)
 
 
 def _flat(endings: Sequence[Ending]) -> list[NewOp]:

@@ -10,6 +10,7 @@ from uuid import UUID
 from stratus.domain.event import NewEvent
 from stratus.domain.run import RUN, RunEvent, RunState
 from stratus.domain.values import RunError
+from stratus.store import preview
 from stratus.store.closing import close_open
 from stratus.store.database import Connection, Database
 from stratus.store.log import LOCK_SESSIONS, LogWrite, write_log
@@ -152,3 +153,4 @@ async def _cancel(
         for row in rows
     ]
     await write_log(connection, writes)
+    await preview.settle(connection, ids)

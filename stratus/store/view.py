@@ -27,7 +27,7 @@ SELECT r.public_id AS run, r.session_id, s.owner_id, r.agent_id, r.turn, r.kind,
          WHERE c.run_id = t.id AND c.outcome ? 'files') AS files,
        (SELECT jsonb_agg(jsonb_build_object('id', o.id, 'kind', o.kind, 'state', o.state, 'attempts', o.attempts,
                                             'message_id', o.sent_message_id, 'error', o.error ->> 'code') ORDER BY o.id)
-          FROM channel_outbox o WHERE o.run_id = t.id) AS delivery
+          FROM channel_outbox o WHERE o.run_id = t.id AND o.kind <> 'draft_update') AS delivery
   FROM agent_run r JOIN session s ON s.id = r.session_id JOIN agent_run t ON t.id = coalesce(r.merged_into, r.id)
 """
 _RUN = _VIEW + " WHERE r.public_id = $1"

@@ -143,6 +143,7 @@ class Replica:
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
         self.spawn(self.manager.loop.run())
+        self.spawn(self.manager.drafts.loop.run())
         self.spawn(self._keep())
         return self
 

@@ -111,7 +111,13 @@ class World:
     ) -> Chan:
         """Add a channel and wait until it is connected."""
         public_id = uuid4()
-        config = {"api_base": url or self.url, "poll_seconds": 1, "access": {"mode": "open"}, **options}
+        config = {
+            "api_base": url or self.url,
+            "poll_seconds": 1,
+            "access": {"mode": "open"},
+            "drafts": "off",
+            **options,
+        }
         sealed = _sealed(public_id, f"{number}:a-token")
         row = await channel.create(self.stage.db, public_id, "telegram", f"bot-{number}", "demo", config, sealed)
         made = telegram or self.telegram

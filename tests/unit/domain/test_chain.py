@@ -19,7 +19,7 @@ def _file(name: str = "a.png", mime: str = "image/png", data: bytes = b"bytes") 
 def test_one_piece_is_one_reply() -> None:
     [op] = reply_chain("**hello**", [], TO, LIMITS, key="run7")
     assert (op.kind, op.delivery_key, op.depends_on) == ("send_reply", "run7:0", None)
-    assert op.payload == {"text": "**hello**", "markdown": True, "reply_to": "m1"}
+    assert op.payload == {"text": "**hello**", "markdown": True, "reply_to": "m1", "preview": "answer"}
 
 
 def test_overflow_and_files_each_wait_for_the_one_before() -> None:
@@ -29,6 +29,7 @@ def test_overflow_and_files_each_wait_for_the_one_before() -> None:
     assert [op.delivery_key for op in chain] == ["k:0", "k:1", "k:2", "k:3", "k:4"]
     assert [op.payload["reply_to"] for op in chain] == ["m1", None, None, None, None]
     assert "".join(op.payload["text"] for op in chain[:3]) == "word " * 20
+    assert ["preview" in op.payload for op in chain] == [True, False, False, False, False]
 
 
 def test_attachments_carry_bytes_kind_and_size() -> None:
@@ -45,6 +46,7 @@ def test_attachments_carry_bytes_kind_and_size() -> None:
 def test_a_chain_of_files_alone_begins_with_the_first_file() -> None:
     chain = reply_chain(" \n ", [_file()], TO, LIMITS, key="k")
     assert [(op.kind, op.payload["reply_to"]) for op in chain] == [("send_attachment", "m1")]
+    assert "preview" not in chain[0].payload
 
 
 def test_an_empty_answer_is_told() -> None:
