@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 # A taken-over lane goes on within a quarter of the grace of when it may; the look is one small statement on an index.
 _ADOPT_SHARE = 0.25
 _STORE_SECONDS_MIN = 2.0
+# An adapter may ignore its cancellation; the runtime lets go of it then.
+_CANCEL_SECONDS = 1.0
 # The manager polls for all channels at once and wakes those that have something due.
 _POLLS = 20
 
@@ -97,7 +99,7 @@ class Dispatcher:
         for task in self._sends:
             task.cancel()
         if self._sends:
-            await asyncio.wait(self._sends)
+            await asyncio.wait(self._sends, timeout=_CANCEL_SECONDS)
         try:
             async with asyncio.timeout(max(until - self._clock.monotonic(), _STORE_SECONDS_MIN)):
                 await self._receipts.store()

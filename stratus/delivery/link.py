@@ -16,7 +16,7 @@ from stratus.delivery.tenure import Tenure, TenureExpired
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
 from stratus.domain.errors import DatabaseAway, LeaseLost
 from stratus.store import channel_lease, prompts
-from stratus.store.channel_lease import OwnedChannel
+from stratus.store.channel_lease import AccountTaken, OwnedChannel
 from stratus.store.database import Database
 
 log = structlog.get_logger(__name__)
@@ -86,10 +86,11 @@ class Link:
     async def _identify(self) -> None:
         async with asyncio.timeout(_ACCOUNT_SECONDS):
             account = await self._adapter.account()
-        before = await channel_lease.set_account(self._db, self._tenure.lease, account)
-        if before not in (None, account):
+        known = await channel_lease.set_account(self._db, self._tenure.lease, account)
+        self._cursor = known.cursor
+        if known.before not in (None, account):
             log.warning(
-                "channel.account_changed", channel=self._tenure.lease.channel_id, before=before, account=account
+                "channel.account_changed", channel=self._tenure.lease.channel_id, before=known.before, account=account
             )
         self._account_known = True
         self._on_account()
@@ -119,8 +120,8 @@ class Link:
 
     async def _judge(self, error: Exception) -> Ending | float:
         """What to do after `error`: end, or wait for so many seconds and go on."""
-        if isinstance(error, AccountStopped):
-            return Ending.REFUSED
+        if isinstance(error, AccountStopped | AccountTaken):
+            return self._refused(error)
         if isinstance(error, TenureExpired):
             return _EXPIRED_PAUSE_SECONDS
         if isinstance(error, LeaseLost):
@@ -134,6 +135,13 @@ class Link:
             self._health.set(State.DEGRADED, "flood_wait", str(error))
             return error.retry_after
         return self._failed(error)
+
+    def _refused(self, error: AccountStopped | AccountTaken) -> Ending:
+        if isinstance(error, AccountTaken):
+            self._health.set(State.FAILED, error.code, str(error))
+        else:
+            self._health.set(State.FAILED, "credentials_refused", "the platform refuses the credentials")
+        return Ending.REFUSED
 
     async def _conflict(self, error: PollConflict) -> Ending | float:
         """Another consumer polls. A predecessor that has woken up looks the same as a stranger with our credentials."""

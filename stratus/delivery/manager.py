@@ -11,7 +11,7 @@ import structlog
 from stratus.channel.registry import adapter_class
 from stratus.delivery.drafts import Drafts, Easel
 from stratus.delivery.receipts import Receipts
-from stratus.delivery.runtime import AdapterClass, ChannelRuntime
+from stratus.delivery.runtime import UNRULY_SECONDS, AdapterClass, ChannelRuntime
 from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Spawn, Terms
 from stratus.domain.errors import DatabaseAway
@@ -97,7 +97,6 @@ class ChannelManager:
         await self._report()
         await self._wake_due()
         ended = await self._clear_away()
-        await self._leftovers.store()
         return await self._take() or ended
 
     async def drain(self, seconds: float) -> None:
@@ -107,14 +106,13 @@ class ChannelManager:
         for slot in self._slots.values():
             slot.runtime.stop(within=seconds)
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=seconds + _STORE_SECONDS)
+            _, late = await asyncio.wait(tasks, timeout=seconds + _STORE_SECONDS + UNRULY_SECONDS)
             for task in late:
                 task.cancel()
             await asyncio.wait(tasks)
         try:
             async with asyncio.timeout(_STORE_SECONDS):
                 await self._clear_away()
-                await self._leftovers.store()
         except (DatabaseAway, TimeoutError):
             log.warning("channels.drain_incomplete", channels=list(self._slots), receipts=len(self._leftovers))
 
@@ -164,7 +162,9 @@ class ChannelManager:
 
     async def _clear_away(self) -> bool:
         async with self._clearing:  # a drain must not return while the loop's own step still gives channels back
-            return await self._give_back_ended()
+            ended = await self._give_back_ended()
+            await self._leftovers.store()
+            return ended
 
     async def _give_back_ended(self) -> bool:
         ended = {channel_id: slot for channel_id, slot in self._slots.items() if slot.task.done()}
@@ -231,6 +231,8 @@ class ChannelManager:
     def _something_configured(self, _key: str) -> None:
         self._look = True
         self._cooling.clear()
+        for slot in self._slots.values():
+            slot.runtime.reconsider()
         self.loop.wake()
 
 

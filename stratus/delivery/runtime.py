@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -13,12 +15,13 @@ from stratus.channel.registry import UnknownPlatform
 from stratus.delivery.dispatcher import Dispatcher
 from stratus.delivery.drafts import Easel, easel
 from stratus.delivery.health import ChannelHealth, State
+from stratus.delivery.leash import Leash
 from stratus.delivery.link import Link
 from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
 from stratus.domain.errors import StratusError
 from stratus.store.adapter_config import adapter_config
-from stratus.store.channel_lease import HealthReport, OwnedChannel
+from stratus.store.channel_lease import AccountTaken, HealthReport, OwnedChannel
 from stratus.store.database import Database
 from stratus.store.outbox import Outcome
 from stratus.store.vault import Vault
@@ -27,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 REFUSED_PAUSE_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
+_CANCEL_SECONDS = 1.0
+# What an adapter that ignores its cancellations may hold up a drain for: receive(), close(), and close() cancelled.
+UNRULY_SECONDS = _CLOSE_SECONDS + 2 * _CANCEL_SECONDS
 _TEST_PLATFORM = "testchan"
 
 AdapterClass = Callable[[str], type[Adapter]]
@@ -71,6 +77,8 @@ class ChannelRuntime:
         self._settle_seconds = terms.send_budget
         self._dispatcher: Dispatcher | None = None
         self.easel: Easel | None = None  # once sending may begin, if the channel shows drafts
+        self._sends: dict[asyncio.Task[None], Leash] = {}
+        self._idle = False
 
     def stop(self, ending: Ending = Ending.STOPPED, within: float | None = None) -> None:
         """Ask for the end: receiving stops at once, sends in hand may take `within` seconds (else their own budget). The first reason stays."""
@@ -80,6 +88,11 @@ class ChannelRuntime:
             self._settle_seconds = min(self._settle_seconds, within)
         self._stopping.set()
         if ending is not Ending.REFUSED:
+            self._over.set()
+
+    def reconsider(self) -> None:
+        """What the platform or another channel refused may have changed: a refused runtime ends, and is tried anew."""
+        if self._idle:
             self._over.set()
 
     def wake(self) -> None:
@@ -134,7 +147,7 @@ class ChannelRuntime:
                 adapter,
                 self._terms,
                 self._doors,
-                group.create_task,
+                partial(self._leashed, group),
                 self.stop,
             )
             draining: list[asyncio.Task[None]] = []
@@ -144,14 +157,34 @@ class ChannelRuntime:
                 self.easel = easel(self.tenure.lease, adapter, self._owned.row.config, self.wake)
                 draining.append(group.create_task(dispatcher.loop.run()))
 
-            receiving = group.create_task(self._receive(adapter, begin))
+            receive = Leash(self._receive(adapter, begin))
+            receiving = group.create_task(receive.run())
             await self._stopping.wait()
             self.easel = None
-            receiving.cancel()
             # Never cut off in a step: an intent that commits unseen would hold its lane until the next owner.
             dispatcher.loop.stop()
-            await asyncio.gather(receiving, *draining, return_exceptions=True)
+            if not await receive.end(receiving, _CANCEL_SECONDS):
+                self._ignored("receive")
+            await asyncio.gather(*draining, return_exceptions=True)
             await dispatcher.settle(self._settle_seconds)
+            for task, send in list(self._sends.items()):
+                if not await send.end(task, 0):
+                    self._ignored("send")
+
+    def _leashed(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        leash = Leash(work)
+        task = group.create_task(leash.run())
+        self._sends[task] = leash
+        task.add_done_callback(lambda ended: self._sends.pop(ended, None))
+        return task
+
+    def _ignored(self, method: str) -> None:
+        log.error(
+            "adapter.ignored_cancellation",
+            channel=self.tenure.lease.channel_id,
+            platform=self._owned.row.platform,
+            method=method,
+        )
 
     async def _receive(self, adapter: Adapter, begin: Callable[[], None]) -> None:
         link = Link(
@@ -169,7 +202,9 @@ class ChannelRuntime:
 
     async def _refused(self, error: str) -> Ending:
         """Keep the channel for a while, idle: another replica would only be refused as well."""
-        self.health.set(State.FAILED, "credentials_refused", error)
+        if self.health.cause != AccountTaken.code:
+            self.health.set(State.FAILED, "credentials_refused", error)
+        self._idle = True
         try:
             async with asyncio.timeout(REFUSED_PAUSE_SECONDS):
                 await self._over.wait()
@@ -178,8 +213,15 @@ class ChannelRuntime:
         return self._ending or Ending.REFUSED
 
     async def _close(self, adapter: Adapter) -> None:
+        closing = Leash(self._closed(adapter))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(closing.run())
+            await asyncio.wait([task], timeout=_CLOSE_SECONDS)
+            if not await closing.end(task, _CANCEL_SECONDS):
+                self._ignored("close")
+
+    async def _closed(self, adapter: Adapter) -> None:
         try:
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await adapter.close()
+            await adapter.close()
         except Exception as error:
             log.warning("channel.close_failed", channel=self.tenure.lease.channel_id, error=type(error).__name__)

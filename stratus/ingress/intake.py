@@ -32,10 +32,10 @@ class Intake:
         if events:
             self._hints.send("inbox")
 
-    async def push(self, channel_id: int, events: Sequence[Event]) -> None:
-        """Commit the events of one webhook request. Raises DatabaseAway."""
+    async def push(self, channel_id: int, account: str | None, events: Sequence[Event]) -> None:
+        """Commit the events of one webhook request, which `account` received. Raises DatabaseAway."""
         for event in events:
-            await self._pushed.submit(Arrival(channel_id, event))
+            await self._pushed.submit(Arrival(channel_id, event, account))
 
     async def run(self) -> None:
         """Serve pushes until cancelled."""

@@ -7,13 +7,15 @@ from uuid import UUID
 
 from stratus.channel.protocol import Adapter
 from stratus.channel.values import RawRequest, WebhookReply
-from stratus.domain.errors import NotFound
+from stratus.domain.errors import NotFound, Temporary
 from stratus.ingress.intake import Intake
 from stratus.store import channel
 from stratus.store.adapter_config import adapter_config
 from stratus.store.channel import ChannelRow
 from stratus.store.database import Database
 from stratus.store.vault import Vault
+
+_UNPROVEN_SECONDS = 2.0
 
 
 class Webhooks:
@@ -30,13 +32,15 @@ class Webhooks:
         self._made: dict[int, tuple[int, Adapter]] = {}
 
     async def handle(self, public_id: UUID, request: RawRequest) -> WebhookReply:
-        """Verify, store, answer. Raises NotFound for no, a disabled or a polling-only channel, DatabaseAway when nothing could be stored."""
+        """Verify, store, answer. Raises NotFound for no, a disabled or a polling-only channel, Temporary when nothing could be stored."""
         row = await channel.get(self._db, str(public_id))
         if not row.enabled or row.public_id != public_id:
             raise NotFound(f"there is no channel {public_id}")
         reply = await (await self._adapter(row)).webhook(request)
         if reply.events:
-            await self._intake.push(row.id, reply.events)
+            if not row.account_proven():
+                raise Temporary("the channel's new configuration is not proven yet; send it again", _UNPROVEN_SECONDS)
+            await self._intake.push(row.id, row.account_key, reply.events)
         return reply
 
     async def close(self) -> None:

@@ -35,10 +35,12 @@ SELECT id, public_id, platform, name, agent_id, config, credentials, enabled, co
  ORDER BY (public_id::text = $1) DESC LIMIT 1
 """
 
+# What is new may lead to another account: until the owner has asked, nothing pushed can be told whose it is.
 _CONFIGURE = """
 UPDATE channel
    SET agent_id = coalesce($2::text, agent_id), config = coalesce($3::jsonb, config), credentials = coalesce($4::bytea, credentials),
-       config_revision = config_revision + 1
+       config_revision = config_revision + 1,
+       health = CASE WHEN $3 IS NULL AND $4 IS NULL THEN health ELSE health || '{"account_unproven": true}' END
  WHERE id = $1 AND deleted_at IS NULL
 RETURNING config_revision
 """
@@ -78,6 +80,11 @@ class ChannelRow:
     last_error: str | None
     created_at: datetime
     replica: str | None
+
+    def account_proven(self) -> bool:
+        """Whether `account_key` is known to be the account of this very configuration."""
+        connected = self.running_revision == self.config_revision and self.health.get("state") == "connected"
+        return connected or "account_unproven" not in self.health
 
 
 async def create(

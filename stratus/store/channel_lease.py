@@ -9,13 +9,16 @@ from uuid import UUID
 
 import orjson
 
-from stratus.domain.errors import LeaseLost
+from stratus.domain.errors import Conflict, LeaseLost
 from stratus.effects import Ids
 from stratus.store.channel import ChannelRow, channel_row
 from stratus.store.database import Connection, Database, Resolved
 from stratus.store.inbox import ChannelLease
 
-# Lock order: channel rows by id (state-machines.md §10).
+# Lock order: the account's advisory lock, then channel rows by id (state-machines.md §10).
+
+# A namespace for advisory transaction locks, beside which an account's hash is the key.
+ACCOUNT_LOCK = 7306
 
 _ACQUIRE = """
 WITH free AS (
@@ -89,15 +92,30 @@ UPDATE channel c
   FROM held h WHERE c.id = h.id
 """
 
+# Two channels that learn of one account at once are told one after the other.
+_ACCOUNT_LOCK = "SELECT pg_advisory_xact_lock($1, hashtext($2))"
+
+# A cursor is a place in one account's events. `first_account` says that there have been several, whose events the inbox must tell apart.
 _SET_ACCOUNT = """
 WITH owner AS (
-    SELECT id, account_key FROM channel
+    SELECT id, platform, account_key, cursor FROM channel
      WHERE id = $1 AND runtime_token = $2 AND runtime_holder = $3 AND lease_until > clock_timestamp()
        FOR NO KEY UPDATE
+), rival AS (
+    SELECT r.name FROM channel r JOIN owner w ON r.platform = w.platform AND r.id <> w.id
+     WHERE r.account_key = $4 AND r.enabled AND r.deleted_at IS NULL AND NOT r.health ? 'account_unproven'
+       AND (w.account_key IS DISTINCT FROM $4 OR r.id < w.id)
+     ORDER BY r.id LIMIT 1
 ), moved AS (
-    UPDATE channel c SET account_key = $4 FROM owner w WHERE c.id = w.id AND w.account_key IS DISTINCT FROM $4
+    UPDATE channel c
+       SET account_key = $4, cursor = CASE WHEN w.account_key <> $4 THEN NULL ELSE c.cursor END,
+           health = CASE WHEN w.account_key <> $4 THEN jsonb_build_object('first_account', w.account_key) ELSE '{}' END
+                    || (c.health - 'account_unproven')
+      FROM owner w
+     WHERE c.id = w.id AND NOT EXISTS (SELECT 1 FROM rival) AND (w.account_key IS DISTINCT FROM $4 OR c.health ? 'account_unproven')
 )
-SELECT account_key AS before FROM owner
+SELECT account_key AS before, CASE WHEN account_key <> $4 THEN NULL ELSE cursor END AS cursor, (SELECT name FROM rival) AS rival
+  FROM owner
 """
 
 _REPORT = """
@@ -122,6 +140,12 @@ UPDATE channel c
 """
 
 
+class AccountTaken(Conflict):
+    """Another channel answers as the same bot."""
+
+    code = "account_taken"
+
+
 @dataclass(frozen=True)
 class OwnedChannel:
     """A channel that this replica has just come to own. It goes on from `cursor`; nobody has heard its platform for `away` seconds."""
@@ -141,6 +165,14 @@ class ChannelRenewal:
     enabled: bool
     deleted: bool
     config_revision: int
+
+
+@dataclass(frozen=True)
+class KnownAccount:
+    """The account that the channel had `before` it was asked for, and where its events go on from."""
+
+    before: str | None
+    cursor: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -191,17 +223,22 @@ async def release(db: Database, leases: Sequence[ChannelLease]) -> None:
     await db.transact(work, idempotent=True, autocommit=True)
 
 
-async def set_account(db: Database, lease: ChannelLease, account: str) -> str | None:
-    """Record the account behind the credentials; ops of another account will fail. Returns the one before. Raises LeaseLost."""
+async def set_account(db: Database, lease: ChannelLease, account: str) -> KnownAccount:
+    """Record the account behind the credentials; ops of another account will fail from now on.
 
-    async def work(connection: Connection) -> str | None:
+    Raises LeaseLost, and AccountTaken for one that another enabled channel answers as: of two that both did, the older goes on.
+    """
+
+    async def work(connection: Connection) -> KnownAccount:
+        await connection.execute(_ACCOUNT_LOCK, ACCOUNT_LOCK, account)
         row = await connection.fetchrow(_SET_ACCOUNT, lease.channel_id, lease.token, lease.holder, account)
         if row is None:
             raise LeaseLost(f"channel {lease.channel_id} is another's")
-        before: str | None = row["before"]
-        return before
+        if row["rival"] is not None:
+            raise AccountTaken(f"the channel {row['rival']} answers as this bot already")
+        return KnownAccount(row["before"], _cursor(row))
 
-    return await db.transact(work, idempotent=True, autocommit=True)
+    return await db.transact(work, idempotent=True)
 
 
 async def report_health(db: Database, reports: Sequence[HealthReport]) -> None:
@@ -246,8 +283,13 @@ def _owned(rows: Sequence[Mapping[str, Any]]) -> list[OwnedChannel]:
         OwnedChannel(
             row=channel_row(row),
             lease=ChannelLease(row["id"], row["runtime_token"], row["runtime_holder"]),
-            cursor=None if row["cursor"] is None else orjson.loads(row["cursor"]),
+            cursor=_cursor(row),
             away=row["away"],
         )
         for row in rows
     ]
+
+
+def _cursor(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = None if row["cursor"] is None else orjson.loads(row["cursor"])
+    return found

@@ -19,13 +19,16 @@ from stratus.store.database import Connection, Database
 # A namespace for the routers' advisory transaction locks, beside which the channel's id is the key.
 ROUTE_LOCK = 7305
 
+# Keys are unique for one account. A channel that has had several, kept apart from its first on, puts the others' names before them.
 _INTAKE = """
 INSERT INTO channel_inbox
        (channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, account_key, state)
-SELECT c.id, e.event_key, e.kind, e.version, e.chat_key, e.thread_key, e.sender, e.payload, c.account_key, $9
-  FROM unnest($1::bigint[], $2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[], $8::jsonb[])
-       WITH ORDINALITY AS e(channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, ordinal)
+SELECT c.id, CASE WHEN by.account <> c.health ->> 'first_account' THEN by.account || '@' ELSE '' END || e.event_key,
+       e.kind, e.version, e.chat_key, e.thread_key, e.sender, e.payload, by.account, $9
+  FROM unnest($1::bigint[], $2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[], $8::jsonb[], $10::text[])
+       WITH ORDINALITY AS e(channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, account, ordinal)
   JOIN channel c ON c.id = e.channel_id AND c.deleted_at IS NULL
+ CROSS JOIN LATERAL (SELECT coalesce(e.account, c.account_key) AS account) AS by
  ORDER BY e.ordinal
     ON CONFLICT (channel_id, event_key) DO NOTHING
 RETURNING id, channel_id
@@ -94,10 +97,11 @@ class ChannelLease:
 
 @dataclass(frozen=True)
 class Arrival:
-    """An event for a channel, to be stored."""
+    """An event for a channel, to be stored. `account` received it; None: whichever the channel has now."""
 
     channel_id: int
     event: Event
+    account: str | None = None
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,7 @@ async def _insert(connection: Connection, arrivals: Sequence[Arrival]) -> int:
         [event.sender.model_dump_json() for event in events],
         [event.model_dump_json() for event in events],
         str(InboxState.READY),
+        [arrival.account for arrival in arrivals],
     )
     return len(rows)
 

@@ -182,18 +182,6 @@ async def test_a_release_frees_ours_and_no_others(db: Database) -> None:
     assert (await take(db, "c")).lease.token == 3
 
 
-async def test_the_account_is_recorded_under_the_fence(db: Database) -> None:
-    await add(db)
-    first = await take(db)
-    assert await channel_lease.set_account(db, first.lease, "bot1") is None
-    assert await channel_lease.set_account(db, first.lease, "bot1") == "bot1"
-    assert await channel_lease.set_account(db, first.lease, "bot2") == "bot1"
-    await db.transact(lambda c: c.execute(EXPIRE, first.row.id))
-    with pytest.raises(LeaseLost):
-        await channel_lease.set_account(db, first.lease, "bot3")
-    assert await rows(db, "SELECT account_key FROM channel") == [{"account_key": "bot2"}]
-
-
 async def test_health_is_written_when_it_changes_and_under_the_fence(db: Database) -> None:
     await add(db)
     owned = await take(db)
