@@ -325,12 +325,41 @@ class AdapterSuite:
         assert list(await driver.sent()) == ["hello"]
 
     async def test_an_edit_keeps_its_message(self, adapter: Adapter, driver: Driver) -> None:
+        editor, edited = await self._written(adapter, driver, "done")
+        for _ in range(2):
+            assert (await editor.edit(edited, CountedGuard())).message_id == edited.message_id
+
+    async def test_an_edit_takes_markdown_that_breaks_off(self, adapter: Adapter, driver: Driver) -> None:
+        editor, edited = await self._written(adapter, driver, "")
+        for text in ("**bo …", "a `co …", "[a](http://b …", "```py\nx = 1\n…", "> q\n\n| a |\n| - …", "- *it …"):
+            receipt = await editor.edit(edited.model_copy(update={"text": text, "markdown": True}), CountedGuard())
+            assert receipt.message_id == edited.message_id
+
+    @pytest.mark.parametrize(
+        ("fault", "kind"),
+        [
+            (Fault.REFUSED, SendFailure.PERMANENT),
+            (Fault.RATE_LIMITED, SendFailure.RETRYABLE),
+            (Fault.SERVER_ERROR, SendFailure.UNKNOWN),
+            (Fault.LOST, SendFailure.UNKNOWN),
+        ],
+    )
+    async def test_an_edit_is_judged_like_a_send(
+        self, adapter: Adapter, driver: Driver, fault: Fault, kind: SendFailure
+    ) -> None:
+        editor, edited = await self._written(adapter, driver, "done")
+        await driver.arm(fault)
+        with pytest.raises(SendError) as caught:
+            await editor.edit(edited, CountedGuard())
+        assert caught.value.kind is kind
+        assert caught.value.retry_after == (RETRY_AFTER_SECONDS if fault is Fault.RATE_LIMITED else None)
+
+    async def _written(self, adapter: Adapter, driver: Driver, text: str) -> tuple[CanEdit, Op]:
+        """The adapter as one that edits, and an op that gives a message of its own another text."""
         if not isinstance(adapter, CanEdit):
             pytest.skip("the platform has no edits")
         receipt = await adapter.send(self.op(driver, "draft"), CountedGuard())
-        edited = self.op(driver, "done", 2, kind="draft_update", message_id=receipt.message_id)
-        for _ in range(2):
-            assert (await adapter.edit(edited, CountedGuard())).message_id == receipt.message_id
+        return adapter, self.op(driver, text, 2, kind="draft_update", message_id=receipt.message_id)
 
     # -- the end --
 

@@ -85,7 +85,7 @@ WITH pending AS (
      ORDER BY o.id
        FOR NO KEY UPDATE OF o
 )
-UPDATE channel_outbox o SET payload = o.payload || p.payload FROM pending p WHERE o.id = p.id AND o.state = 'pending'
+UPDATE channel_outbox o SET payload = o.payload || p.payload FROM pending p WHERE o.id = p.id
 """
 
 
