@@ -1,7 +1,15 @@
 """What an adapter is: its protocol, values, errors, registry and conformance suite. All that adapters may import."""
 
-from stratus.channel.errors import AccountStopped, BadCredentials, PollConflict, SendError, SendFailure
-from stratus.channel.protocol import Adapter, Deliver, Guard
+from stratus.channel.errors import (
+    AccountStopped,
+    BadCredentials,
+    Misconfigured,
+    PollConflict,
+    SendError,
+    SendFailure,
+    StartRefused,
+)
+from stratus.channel.protocol import Adapter, Budget, Deliver, Guard
 from stratus.channel.values import (
     Attachment,
     Blob,
@@ -21,11 +29,13 @@ __all__ = [
     "Attachment",
     "BadCredentials",
     "Blob",
+    "Budget",
     "ChannelConfig",
     "Deliver",
     "Event",
     "Guard",
     "Limits",
+    "Misconfigured",
     "Op",
     "PollConflict",
     "RawRequest",
@@ -33,5 +43,6 @@ __all__ = [
     "SendError",
     "SendFailure",
     "Sender",
+    "StartRefused",
     "WebhookReply",
 ]

@@ -40,6 +40,21 @@ class AccountStopped(Exception):
     """The platform no longer accepts our credentials (revoked or wrong): the whole channel stops until they change."""
 
 
+class Misconfigured(AccountStopped):
+    """The platform will not have the bot as it is set up there or here, however often it is asked.
+
+    The message says what to switch on. Nobody tries again before an operator changes or re-enables the channel.
+    """
+
+
+class StartRefused(Exception):
+    """No new session may be started yet: the platform punishes too many of them. Again in `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class BadCredentials(AccountStopped):
     """The credentials are not even of the right form."""
 

@@ -30,6 +30,12 @@ class Guard(Protocol):
     async def __call__(self) -> None: ...
 
 
+class Budget(Protocol):
+    """Asks for one more new session of this account, and has it on record before it returns. Raises StartRefused."""
+
+    async def __call__(self) -> None: ...
+
+
 class Adapter(Protocol):
     """One bot on one platform. Made anew for each start of a channel; `close()` ends it."""
 
@@ -100,3 +106,11 @@ class CanPrompt(Protocol):
     """Platforms with buttons; `send` then honours `Op.buttons`."""
 
     async def close_prompt(self, op: Op, guard: Guard) -> Receipt: ...
+
+
+@runtime_checkable
+class NeedsBudget(Protocol):
+    """Platforms that punish too many new sessions: the gateway counts them for all replicas."""
+
+    def use_budget(self, budget: Budget) -> None:
+        """Called before the first `receive`; from then on `budget()` is awaited right before each new session."""

@@ -79,7 +79,8 @@ class Event(_Value):
     `chat` and `thread` address the conversation (`thread` is "" where there is none). `command` is set only for a real
     slash command addressed to us, without the slash and lower-case; `text` then holds its arguments. `direct` says that
     the chat is one-to-one; `addressed` that the bot is meant (always in a direct chat, by mention or reply in a group).
-    Events with the same `album` are parts of one message. A `migrate` says that `chat` is now called `text`. `version`
+    Events with the same `album` are parts of one message. `echo` is the key of an op of ours: the platform shows us what
+    it made of it, as `message_id`. A `migrate` says that `chat` is now called `text`. `version`
     is the shape of `payload`, which keeps what the platform sent.
     """
 
@@ -94,6 +95,7 @@ class Event(_Value):
     reply_to: str | None = None
     callback: str | None = None
     album: str | None = None
+    echo: str | None = None
     direct: bool = True
     addressed: bool = True
     attachments: Sequence[Attachment] = ()

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import structlog
 
-from stratus.channel.errors import AccountStopped, PollConflict, SendError
-from stratus.channel.protocol import Adapter
+from stratus.channel.errors import AccountStopped, Misconfigured, PollConflict, SendError, StartRefused
+from stratus.channel.protocol import Adapter, NeedsBudget
 from stratus.channel.values import Event
 from stratus.delivery.health import ChannelHealth, State
 from stratus.delivery.tenure import Tenure, TenureExpired
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
 from stratus.domain.errors import DatabaseAway, LeaseLost
-from stratus.store import channel_lease, prompts
+from stratus.store import channel_lease, prompts, start_budget
 from stratus.store.channel_lease import AccountTaken, OwnedChannel
 from stratus.store.database import Database
 
 log = structlog.get_logger(__name__)
 
 FAILURES_MAX = 6
+MISCONFIGURED = "misconfigured"
 CONFLICT_PAUSE_SECONDS = 3.0
 CONFLICT_FAILED_SECONDS = 60.0
 _ACCOUNT_SECONDS = 20.0
 _BACKOFF_SECONDS = 0.5
 _BACKOFF_MAX_SECONDS = 10.0
 _EXPIRED_PAUSE_SECONDS = 0.2
+_HELD_BACK_FAILED_SECONDS = 600.0
 # Telegram drops a tap that nobody has fetched for 150 s. An outage is noticed up to a poll late, and a lapsed lease up to its TTL.
 _TAPS_LOST_SECONDS = 110.0
 
@@ -92,8 +95,16 @@ class Link:
             log.warning(
                 "channel.account_changed", channel=self._tenure.lease.channel_id, before=known.before, account=account
             )
+        if isinstance(self._adapter, NeedsBudget):
+            self._adapter.use_budget(partial(self._spend_start, account))
         self._account_known = True
         self._on_account()
+
+    async def _spend_start(self, account: str) -> None:
+        """The adapter's `Budget`: one row a bot, whichever replica and channel starts the session."""
+        wait = await start_budget.spend(self._db, self._adapter.platform, account)
+        if wait > 0:
+            raise StartRefused("the bot has started too many sessions lately", wait)
 
     async def _accept(self, events: Sequence[Event], cursor: Mapping[str, Any] | None) -> None:
         if not self._tenure.valid():
@@ -134,14 +145,24 @@ class Link:
         if isinstance(error, SendError) and error.retry_after is not None:
             self._health.set(State.DEGRADED, "flood_wait", str(error))
             return error.retry_after
+        if isinstance(error, StartRefused):
+            return self._held_back(error)
         return self._failed(error)
 
     def _refused(self, error: AccountStopped | AccountTaken) -> Ending:
         if isinstance(error, AccountTaken):
             self._health.set(State.FAILED, error.code, str(error))
+        elif isinstance(error, Misconfigured):
+            self._health.set(State.FAILED, MISCONFIGURED, str(error))
         else:
             self._health.set(State.FAILED, "credentials_refused", "the platform refuses the credentials")
         return Ending.REFUSED
+
+    def _held_back(self, error: StartRefused) -> float:
+        """No new session yet: a short wait is a passing fault, a long one needs somebody to look."""
+        state = State.FAILED if error.retry_after > _HELD_BACK_FAILED_SECONDS else State.DEGRADED
+        self._health.set(state, "start_budget", f"{error}; the next one may start in {error.retry_after:.0f} s")
+        return error.retry_after
 
     async def _conflict(self, error: PollConflict) -> Ending | float:
         """Another consumer polls. A predecessor that has woken up looks the same as a stranger with our credentials."""

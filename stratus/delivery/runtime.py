@@ -16,7 +16,7 @@ from stratus.delivery.dispatcher import Dispatcher
 from stratus.delivery.drafts import Easel, easel
 from stratus.delivery.health import ChannelHealth, State
 from stratus.delivery.leash import Leash
-from stratus.delivery.link import Link
+from stratus.delivery.link import MISCONFIGURED, Link
 from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
 from stratus.domain.errors import StratusError
@@ -201,12 +201,15 @@ class ChannelRuntime:
         self.stop(await link.run())
 
     async def _refused(self, error: str) -> Ending:
-        """Keep the channel for a while, idle: another replica would only be refused as well."""
-        if self.health.cause != AccountTaken.code:
+        """Keep the channel for a while, idle: another replica would only be refused as well.
+
+        What the operator must mend at the platform is not tried again by itself: each try may count against the bot.
+        """
+        if self.health.cause not in (AccountTaken.code, MISCONFIGURED):
             self.health.set(State.FAILED, "credentials_refused", error)
         self._idle = True
         try:
-            async with asyncio.timeout(REFUSED_PAUSE_SECONDS):
+            async with asyncio.timeout(None if self.health.cause == MISCONFIGURED else REFUSED_PAUSE_SECONDS):
                 await self._over.wait()
         except TimeoutError:
             pass

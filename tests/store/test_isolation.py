@@ -36,6 +36,7 @@ UNGRANTED = {
     "replica": "for operators",
     "schedule": "the scheduler's",
     "schedule_occurrence": "the scheduler's",
+    "session_start": "delivery's",
     "stratus_version": "the migrations'",
     "turn_secret": "what signs a turn's agent",
 }

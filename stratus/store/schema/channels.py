@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import UUID
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP, UUID
 
 from stratus.domain.inbox import INBOX
 from stratus.domain.outbox import OUTBOX
@@ -178,4 +178,16 @@ outbox_blob = Table(
     time("created_at", now=True),
     PrimaryKeyConstraint("sha256", "chunk"),
     CheckConstraint("octet_length(sha256) = 32", name="sha256"),
+)
+
+session_start = Table(
+    "session_start",
+    metadata,
+    required("platform"),
+    required("account_key"),
+    Column("starts", ARRAY(TIMESTAMP(timezone=True)), nullable=False),
+    Column("streak", Integer, nullable=False),
+    Column("next_at", TIMESTAMP(timezone=True), nullable=False),
+    PrimaryKeyConstraint("platform", "account_key"),
+    postgresql_with=NARROW,
 )

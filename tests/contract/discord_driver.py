@@ -1,0 +1,113 @@
+"""The fake Discord as the conformance suite's driver, and the channel that points an adapter at it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import SecretStr
+
+from adapters.discord import DiscordAdapter
+from stratus.channel import ChannelConfig, RawRequest
+from stratus.channel.driver import RETRY_AFTER_SECONDS, Fault
+from testbed.fakes.discord import FakeDiscord
+from testbed.fakes.discord_bot import Session
+from testbed.fakes.server import FakeServer
+
+BOT = "4200000000000000042"
+ANSWERS: dict[Fault, dict[str, Any]] = {
+    Fault.REFUSED: {"answer": 400},
+    Fault.RATE_LIMITED: {"answer": 429, "retry_after": RETRY_AFTER_SECONDS},
+    Fault.UNAUTHORIZED: {"answer": 401},
+    Fault.UNFORMATTED: {"answer": 400},
+    Fault.SERVER_ERROR: {"answer": "store_then_502html"},
+    Fault.LOST: {"answer": "store_then_reset"},
+    Fault.SILENCE: {"answer": "store_then_hang"},
+}
+
+
+def token(bot: str) -> str:
+    """A token as Discord makes them: its first part is the bot's id."""
+    return base64.urlsafe_b64encode(bot.encode()).decode().rstrip("=") + ".Gtests.a-secret_of-tests"
+
+
+class DiscordDriver:
+    """The fake Discord under the suite, which thinks of a queue: people say again what a new session has missed."""
+
+    chat = "7000"
+
+    def __init__(self) -> None:
+        self.discord = FakeDiscord()
+        self.bot = self.discord.bot(BOT)
+        self.bot.on_identify = self._again
+        self._everything = False
+        self._server = FakeServer(self.discord.app)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    async def __aenter__(self) -> Self:
+        await self._server.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._server.__aexit__(kind, error, trace)
+
+    async def inject(self, text: str) -> None:
+        self.bot.say(text, self.chat)
+
+    async def redeliver(self) -> None:
+        self._everything = True
+
+    async def acknowledged(self) -> int:
+        return len(self.bot.acknowledged())
+
+    async def arm(self, fault: Fault) -> None:
+        self.discord.controls.fault({}, **ANSWERS[fault])
+
+    async def sent(self) -> Sequence[str]:
+        return [entry["text"] for entry in self.discord.log if not entry["edit"]]
+
+    async def send_calls(self) -> int:
+        return len(self.calls("createMessage"))
+
+    async def revoke(self) -> None:
+        self.bot.token = "another"
+        self.discord.end(self.bot, code=4004)
+
+    async def pushed(self, text: str) -> RawRequest | None:
+        return None
+
+    def calls(self, method: str) -> list[dict[str, Any]]:
+        return [call for call in self.discord.calls if call["method"] == method]
+
+    def _again(self, session: Session) -> None:
+        known = set() if self._everything else self.bot.acknowledged()
+        for message in self.bot.said:
+            if message["id"] not in known:
+                session.emit("MESSAGE_CREATE", message)
+
+
+def config(url: str, **options: Any) -> ChannelConfig:
+    return ChannelConfig(
+        channel_id="ch",
+        name="test",
+        options={"api_base": f"{url}/api/v10", **options},
+        credentials={"token": SecretStr(token(BOT))},
+    )
+
+
+def adapter_at(url: str, **options: Any) -> DiscordAdapter:
+    """An adapter whose new sessions nobody counts."""
+    made = DiscordAdapter(config(url, **options))
+    made.use_budget(free)
+    return made
+
+
+async def free() -> None:
+    """A budget without bounds."""
