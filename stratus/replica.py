@@ -17,7 +17,7 @@ import structlog
 from stratus.agents.pool import ModelPool
 from stratus.agents.tools import installed_tools
 from stratus.agents.toolsets import Toolsets
-from stratus.channel.registry import adapter_class
+from stratus.channel.registry import adapter_class, platforms
 from stratus.channel.values import Limits
 from stratus.config import Settings
 from stratus.delivery.manager import ChannelManager
@@ -133,7 +133,12 @@ class Replica:
         )
 
     def _capabilities(self) -> list[str]:
-        return [*self._models.capabilities(), *self._toolsets.capabilities()]
+        served = platforms() if self._settings.channel_lease else ()
+        return [
+            *self._models.capabilities(),
+            *self._toolsets.capabilities(),
+            *(channel_lease.PLATFORM + name for name in served),
+        ]
 
     def health(self) -> list[str]:
         """Why this replica is not ready; empty when it is."""
@@ -274,6 +279,7 @@ class Replica:
             send_grace=self._settings.send_grace,
             poll=self._settings.poll,
             test_channels=self._settings.test_channels,
+            platforms=platforms(),
         )
 
     def _renewables(self) -> list[Renewable]:

@@ -13,6 +13,7 @@ class UnknownPlatform(Exception):
     """No installed adapter serves the platform."""
 
 
+@cache
 def platforms() -> tuple[str, ...]:
     """Names of the installed platforms."""
     return tuple(sorted(point.name for point in entry_points(group="stratus.adapters")))

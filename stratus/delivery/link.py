@@ -181,6 +181,10 @@ class Link:
         return pause + self._chance.spread(0.5, 1.0)
 
     def _failed(self, error: Exception) -> Ending | float:
+        if isinstance(error, ImportError):
+            text = f"{self._adapter.platform}: {error.name} is not installed on this replica"
+            self._health.set(State.FAILED, "no_adapter", text)
+            return Ending.UNSTARTABLE
         now = self._clock.monotonic()
         if self._failures == 0:
             self._failing_since = now

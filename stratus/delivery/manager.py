@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from stratus.channel.registry import adapter_class
+from stratus.delivery.balance import TOPIC, Balance
 from stratus.delivery.drafts import Drafts, Easel
 from stratus.delivery.receipts import Receipts
 from stratus.delivery.runtime import UNRULY_SECONDS, AdapterClass, ChannelRuntime
@@ -17,7 +18,7 @@ from stratus.delivery.terms import DeliverEvents, Doors, Ending, Spawn, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Loop
 from stratus.store import channel_lease, draft
-from stratus.store.channel_lease import ChannelRenewal, HealthReport, OwnedChannel
+from stratus.store.channel_lease import ChannelRenewal, HealthReport, OwnedChannel, Seeker
 from stratus.store.database import Database
 from stratus.store.hints import Hints
 from stratus.store.inbox import ChannelLease
@@ -27,6 +28,9 @@ log = structlog.get_logger(__name__)
 
 _TAKE_MAX = 8
 _STORE_SECONDS = 2.0
+# Beyond its share a replica takes what has been free for so long, and what it gave away when nobody has taken it for so long.
+_PATIENCE_POLLS = 2.0
+_GIVEN_POLLS = 6.0
 # How long another replica gets the chance to do better, in multiples of the TTL.
 _COOL_DOWN_TTLS = {Ending.UNREACHABLE: 1.0, Ending.UNSTARTABLE: 2.0}
 
@@ -35,6 +39,7 @@ _COOL_DOWN_TTLS = {Ending.UNREACHABLE: 1.0, Ending.UNSTARTABLE: 2.0}
 class _Slot:
     runtime: ChannelRuntime
     task: asyncio.Task[None]
+    platform: str
     reported: HealthReport | None = None
     ending: Ending = Ending.STOPPED
 
@@ -67,6 +72,7 @@ class ChannelManager:
         self._doors = doors or Doors()
         self._slots: dict[int, _Slot] = {}
         self._cooling: dict[int, float] = {}
+        self._balance = Balance(db, hints, terms.platforms or (), terms.ttl, self._doors.clock)
         self._leftovers = Receipts(db, self._doors.failpoints)
         self._look = False
         self._draining = False
@@ -75,6 +81,7 @@ class ChannelManager:
         self.drafts = Drafts(db, self._easels, self._doors.clock, self._doors.chance)
         hints.on("outbox", self._something_to_send)
         hints.on("channels", self._something_configured)
+        hints.on(TOPIC, self._asked_for)
 
     def leases(self) -> list[ChannelLease]:
         """What must be renewed: the leases of all runtimes, also of those that are ending in order. Safe to call from another thread."""
@@ -97,6 +104,7 @@ class ChannelManager:
         await self._report()
         await self._wake_due()
         ended = await self._clear_away()
+        await self._share()
         return await self._take() or ended
 
     async def drain(self, seconds: float) -> None:
@@ -177,11 +185,26 @@ class ChannelManager:
             self._leftovers.add(slot.runtime.leftovers)
             if slot.ending in _COOL_DOWN_TTLS:
                 self._cooling[channel_id] = now + self._terms.ttl * _COOL_DOWN_TTLS[slot.ending]
+                self._balance.failed()
         try:
             await channel_lease.release(self._db, [slot.runtime.tenure.lease for slot in ended.values()])
         except DatabaseAway:
             log.warning("channel.not_released", channels=list(ended))  # nobody renews them: they end with their TTL
         return True
+
+    async def _share(self) -> None:
+        """Tell of channels that nobody here can run; ask for some, or give one, so that all replicas have their share."""
+        held = [(channel_id, slot.platform) for channel_id, slot in self._slots.items() if not slot.task.done()]
+        given = await self._balance.to_give(held)
+        if given is not None:
+            log.info("channel.given", channel=given, held=len(held))
+            self._cooling[given] = self._doors.clock.monotonic() + self._terms.poll * _GIVEN_POLLS
+            self._slots[given].runtime.stop()
+        if self._terms.platforms is None or not self._may_take() or not self._balance.due():
+            return
+        for name in await channel_lease.note_unserved(self._db, self._terms.platforms, self._terms.ttl):
+            log.warning("channel.no_adapter", channel=name)
+        await self._balance.ask(len(held))
 
     async def _take(self) -> bool:
         if not self._may_take():
@@ -189,7 +212,12 @@ class ChannelManager:
         now = self._doors.clock.monotonic()
         self._cooling = {channel_id: until for channel_id, until in self._cooling.items() if until > now}
         taken = await channel_lease.acquire(
-            self._db, self._terms.replica, self._terms.ttl, _TAKE_MAX, [*self._slots, *self._cooling], self._doors.ids
+            self._db,
+            self._terms.replica,
+            self._terms.ttl,
+            _TAKE_MAX,
+            [*self._slots, *self._cooling],
+            seeker=Seeker(self._terms.platforms, len(self._slots), self._terms.poll * _PATIENCE_POLLS, self._doors.ids),
         )
         if not self._may_take():  # the drain began meanwhile
             await channel_lease.release(self._db, [owned.lease for owned in taken])
@@ -214,7 +242,7 @@ class ChannelManager:
             self._doors,
             self.loop.wake,
         )
-        self._slots[owned.row.id] = _Slot(runtime, self._spawn(self._run(owned.row.id, runtime)))
+        self._slots[owned.row.id] = _Slot(runtime, self._spawn(self._run(owned.row.id, runtime)), owned.row.platform)
         log.info("channel.taken", channel=owned.row.id, token=owned.lease.token)
 
     async def _run(self, channel_id: int, runtime: ChannelRuntime) -> None:
@@ -227,6 +255,11 @@ class ChannelManager:
         for channel_id, slot in self._slots.items():
             if key in ("", str(channel_id)):
                 slot.runtime.wake()
+
+    def _asked_for(self, key: str) -> None:
+        self._balance.asked(key)
+        if key:
+            self.loop.wake()
 
     def _something_configured(self, _key: str) -> None:
         self._look = True

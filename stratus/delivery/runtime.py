@@ -111,8 +111,11 @@ class ChannelRuntime:
             adapter = self._make()
         except AccountStopped as error:
             return await self._refused(str(error))
-        except (UnknownPlatform, StratusError) as error:
-            self.health.set(State.FAILED, getattr(error, "code", "unknown_platform"), str(error))
+        except (UnknownPlatform, ImportError) as error:
+            self.health.set(State.FAILED, "no_adapter", f"{self._owned.row.platform}: {error}")
+            return Ending.UNSTARTABLE
+        except StratusError as error:
+            self.health.set(State.FAILED, error.code, str(error))
             return Ending.UNSTARTABLE
         except Exception as error:
             log.exception("channel.start_failed", channel=self.tenure.lease.channel_id)

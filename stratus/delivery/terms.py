@@ -22,7 +22,10 @@ _DRAFT_SHARE, _DRAFT_SECONDS_MIN = 0.25, 2.0
 
 @dataclass(frozen=True)
 class Terms:
-    """The replica's name and address, and times in seconds as in interfaces.md §2. `slots` is how many sends a channel may have under way."""
+    """The replica's name and address, and times in seconds as in interfaces.md §2. `slots` is how many sends a channel may have under way.
+
+    `platforms` are those it has adapters for (None: any).
+    """
 
     replica: str
     public_url: str
@@ -33,6 +36,7 @@ class Terms:
     poll: float = 0.5
     slots: int = 32
     test_channels: bool = False
+    platforms: Sequence[str] | None = None
 
     @property
     def draft_budget(self) -> float:

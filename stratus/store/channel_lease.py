@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -19,13 +19,25 @@ from stratus.store.inbox import ChannelLease
 
 # A namespace for advisory transaction locks, beside which an account's hash is the key.
 ACCOUNT_LOCK = 7306
+# What a replica that may own channels of a platform has among its capabilities, with the platform's name behind it.
+PLATFORM = "platform:"
+# A replica says every 2 s that it is there.
+ALIVE_SECONDS = 10.0
 
+# Up to its share of the channels a replica takes what is free; beyond that only what nobody else has wanted for a moment.
 _ACQUIRE = """
-WITH free AS (
-    SELECT c.id FROM channel c
+WITH share AS (
+    SELECT ceil(count(*)::numeric / (SELECT greatest(count(*), 1) FROM replica
+                                      WHERE NOT draining AND seen_at > stratus_now() - make_interval(secs => $8) AND capabilities && $6)) AS n
+      FROM channel WHERE enabled AND deleted_at IS NULL AND ($5::text[] IS NULL OR platform = ANY($5))
+), free AS (
+    SELECT c.id FROM channel c, share
      WHERE c.enabled AND c.deleted_at IS NULL AND (c.lease_until IS NULL OR c.lease_until <= clock_timestamp()) AND NOT c.id = ANY($4)
-     ORDER BY c.id LIMIT cardinality($3::uuid[])
-       FOR NO KEY UPDATE SKIP LOCKED
+       AND ($5::text[] IS NULL OR c.platform = ANY($5))
+       AND (share.n > $7 OR coalesce(c.lease_until, (c.health ->> 'deaf_since')::timestamptz, c.created_at)
+                            <= clock_timestamp() - make_interval(secs => $9))
+     ORDER BY c.id LIMIT (SELECT least(cardinality($3::uuid[]), greatest(n - $7, 1)) FROM share)
+       FOR NO KEY UPDATE OF c SKIP LOCKED
 ), numbered AS (
     SELECT id, row_number() OVER (ORDER BY id) AS n FROM free
 )
@@ -76,6 +88,23 @@ SELECT a.id, a.token, a.holder,
        coalesce(c.config_revision, 0) AS config_revision
   FROM unnest($1::bigint[], $2::bigint[], $3::uuid[]) AS a(id, token, holder) LEFT JOIN channel c ON c.id = a.id
  ORDER BY a.id
+"""
+
+_CENSUS = """
+SELECT (SELECT count(*) FROM channel WHERE enabled AND deleted_at IS NULL AND platform = ANY($1::text[])) AS channels,
+       (SELECT count(*) FROM replica
+         WHERE NOT draining AND seen_at > stratus_now() - make_interval(secs => $3) AND capabilities && $2::text[]) AS replicas
+"""
+
+# Whoever has the adapter takes the channel and then says how it does; what failed for another reason keeps that.
+_UNSERVED = """
+UPDATE channel
+   SET health = health || jsonb_build_object('v', 1, 'state', 'failed', 'cause', 'no_adapter', 'since', clock_timestamp()),
+       last_error = format('no replica that runs has an adapter for the platform %s: install its package on one', platform)
+ WHERE enabled AND deleted_at IS NULL AND (lease_until IS NULL OR lease_until <= clock_timestamp()) AND NOT platform = ANY($1::text[])
+   AND coalesce(lease_until, (health ->> 'deaf_since')::timestamptz, created_at) <= clock_timestamp() - make_interval(secs => $2)
+   AND health ->> 'state' IS DISTINCT FROM 'failed'
+RETURNING name
 """
 
 # `deaf_since`, kept until contact is made, is since when nobody has listened to the platform.
@@ -140,6 +169,16 @@ UPDATE channel c
 """
 
 
+@dataclass(frozen=True)
+class Seeker:
+    """Who acquires: the platforms it has adapters for (None: any), how many channels it has, and how many seconds it leaves others first."""
+
+    platforms: Sequence[str] | None = None
+    held: int = 0
+    patience: float = 0.0
+    ids: Ids = field(default_factory=Ids)
+
+
 class AccountTaken(Conflict):
     """Another channel answers as the same bot."""
 
@@ -187,14 +226,17 @@ class HealthReport:
 
 
 async def acquire(
-    db: Database, replica: str, ttl: float, limit: int, excluded: Sequence[int] = (), ids: Ids | None = None
+    db: Database, replica: str, ttl: float, limit: int, excluded: Sequence[int] = (), *, seeker: Seeker | None = None
 ) -> list[OwnedChannel]:
     """Take up to `limit` channels that nobody owns, for `ttl` seconds, save `excluded`: each with a new token and a new holder."""
-    source = ids or Ids()
-    holders = [source.uuid() for _ in range(limit)]
+    by = seeker or Seeker()
+    holders = [by.ids.uuid() for _ in range(limit)]
+    platforms = None if by.platforms is None else list(by.platforms)
+    needs = [PLATFORM + name for name in by.platforms or ()]
 
     async def work(connection: Connection) -> list[OwnedChannel]:
-        return _owned(await connection.fetch(_ACQUIRE, replica, ttl, holders, list(excluded)))
+        given = (replica, ttl, holders, list(excluded), platforms, needs, by.held, ALIVE_SECONDS, by.patience)
+        return _owned(await connection.fetch(_ACQUIRE, *given))
 
     async def resolve(connection: Connection) -> Resolved[list[OwnedChannel]] | None:
         await connection.execute(_AWAIT_ACQUIRE, list(excluded))
@@ -202,6 +244,23 @@ async def acquire(
         return Resolved(_owned(rows)) if rows else None
 
     return await db.transact(work, resolve=resolve)
+
+
+async def census(db: Database, platforms: Sequence[str]) -> tuple[int, int]:
+    """How many channels of these platforms are enabled, and how many living replicas could run some of them."""
+    row = await db.read(
+        lambda c: c.fetchrow(_CENSUS, list(platforms), [PLATFORM + name for name in platforms], ALIVE_SECONDS)
+    )
+    return (0, 0) if row is None else (row["channels"], row["replicas"])
+
+
+async def note_unserved(db: Database, platforms: Sequence[str], seconds: float) -> list[str]:
+    """Tell of channels that nobody has run for `seconds` and this replica has no adapter for. Returns the names of those newly told of."""
+
+    async def work(connection: Connection) -> list[str]:
+        return [row["name"] for row in await connection.fetch(_UNSERVED, list(platforms), seconds)]
+
+    return await db.transact(work, idempotent=True, autocommit=True)
 
 
 async def renew(connection: Connection, leases: Sequence[ChannelLease], ttl: float) -> list[ChannelRenewal]:

@@ -25,9 +25,9 @@ log = structlog.get_logger(__name__)
 
 
 class Hints:
-    """Topics are `inbox`, `runs`, `cancel`, `family`, `waiting`, `outbox`, `session`, `agents` and `schedules`; a key names what a hint is about.
+    """Topics are `inbox`, `runs`, `cancel`, `family`, `waiting`, `outbox`, `session`, `agents`, `channels`, `balance` and `schedules`.
 
-    With the key "" it is about all of its topic.
+    A key names what a hint is about; with the key "" it is about all of its topic.
 
     `send` wakes this process's listeners at once and the other replicas' within the window.
     """
