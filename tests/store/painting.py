@@ -64,6 +64,14 @@ class Painting(Side):
         ending = Ending(lease, claimed.attempt, claimed.run_seq, event, uuid4(), error=error, ops=ops or [])
         assert await finish(self.db, [ending]) == [True]
 
+    async def asks(self) -> None:
+        """A question of the run's own, sent."""
+        place = {"chat": self.to.chat, "thread": self.to.thread}
+        run_id = self.claimed.lease.run_id
+        op = NewOp(self.channel, self.to.lane(), "approval_prompt", place, {"text": "?"}, uuid4().hex, run_id=run_id)
+        await self.db.transact(lambda c: plan(c, [op]))
+        await self.end(await self.begun(), "sent", detail={"message_id": "m2"})
+
     async def say(self, text: str, kind: str = "notify") -> None:
         """Another op in the lane."""
         op = NewOp(self.channel, self.to.lane(), kind, {"chat": self.to.chat}, {"text": text}, uuid4().hex)

@@ -10,7 +10,7 @@ from stratus.domain.values import RunError
 from stratus.store import outbox
 from stratus.store.database import Database
 from stratus.store.park import park
-from stratus.store.plan import NewOp, plan
+from stratus.store.plan import NewOp
 from stratus.store.preview import REFUSED
 from stratus.store.stop import stop
 from tests.store.painting import Painting, edits, painted
@@ -121,6 +121,17 @@ async def test_an_operators_verdict_makes_no_preview_clean(painting: Painting) -
     assert edits(await painting.one()) == ("the answer", None)
 
 
+async def test_a_draft_that_an_operator_sent_again_makes_no_preview_clean(painting: Painting) -> None:
+    await painting.shown("one")
+    await painting.draw("two")
+    edit = await painting.begun()
+    await painting.end(edit, "unknown")
+    await outbox.settle_by_operator(painting.db, edit.op_id, "pending", ["unknown"], "Olga")
+    await painting.answer()
+    assert edits(await painting.one()) == ("the answer", None)
+    assert [state for _, state, _ in await painting.ops()] == ["sent", "canceled", "sending"]
+
+
 async def test_an_answer_whose_preview_is_gone_is_sent_as_a_message(painting: Painting) -> None:
     await painting.shown("one")
     await painting.answer()
@@ -201,19 +212,16 @@ async def test_a_question_ends_the_preview_and_stands_below_it(db: Database) -> 
     assert (await painting.one()).kind == "approval_prompt"
 
 
+async def test_an_answer_to_a_question_is_not_written_above_it(painting: Painting) -> None:
+    await painting.shown("May I?")
+    await painting.asks()
+    await painting.answer()
+    assert edits(await painting.one()) == ("the answer", None)
+
+
 async def test_what_comes_after_a_question_begins_a_new_preview(painting: Painting) -> None:
     await painting.shown("May I?")
-    op = NewOp(
-        painting.channel,
-        painting.to.lane(),
-        "approval_prompt",
-        {"chat": "c1", "thread": ""},
-        {"text": "?"},
-        "p",
-        run_id=1,
-    )
-    await painting.db.transact(lambda c: plan(c, [op]))
-    await painting.end(await painting.begun(), "sent", detail={"message_id": "m2"})
+    await painting.asks()
     assert await painting.draw("Thank you") is Step.SEND
     await painting.end(await painting.begun(), "sent", detail={"message_id": "m3"})
     await painting.answer()
