@@ -23,7 +23,7 @@ from stratus.store.plan import NewOp, plan
 # A run that answers on a channel is one whose events its owner shows.
 _STIRRING = """
 WITH answering AS (
-    SELECT DISTINCT (r.reply_to ->> 'channel_id')::bigint AS id FROM session_execution x JOIN agent_run r ON r.id = x.run_id
+    SELECT DISTINCT (r.reply_to ->> 'channel_id')::bigint AS id FROM agent_run r WHERE r.state = 'running'
 )
 SELECT c.id, EXISTS (SELECT 1 FROM channel_outbox o
                       WHERE o.channel_id = c.id AND o.state IN ('pending', 'sending') AND o.not_before <= stratus_now()) AS due,
@@ -34,8 +34,7 @@ SELECT c.id, EXISTS (SELECT 1 FROM channel_outbox o
 _LIVE = """
 SELECT r.id, r.public_id, r.reply_to, extract(epoch FROM clock_timestamp() - r.started_at)::float8 AS age,
        coalesce((i.payload ->> 'direct')::boolean, true) AS direct, e.last, e.events
-  FROM session_execution x
-  JOIN agent_run r ON r.id = x.run_id
+  FROM agent_run r
   LEFT JOIN channel_inbox i ON i.id = r.inbox_id
   LEFT JOIN unnest($2::bigint[], $3::bigint[]) AS k(run_id, after) ON k.run_id = r.id
  CROSS JOIN LATERAL (

@@ -13,6 +13,7 @@ import pytest
 from stratus.store import (
     database,
     decision,
+    draft,
     event,
     execution,
     inbox,
@@ -20,6 +21,7 @@ from stratus.store import (
     message,
     occurrence,
     outbox,
+    preview,
     prompts,
     run,
     tool_call,
@@ -45,6 +47,8 @@ INSERT INTO channel_outbox (channel_id, lane, lane_seq, kind, delivery_key, stat
 SELECT 1, 'l' || n % 100, n, 'notify', n, 'sent', clock_timestamp() FROM generate_series(1, 20000) n;
 INSERT INTO channel_outbox (channel_id, lane, lane_seq, kind, delivery_key, state)
 SELECT 1, 'l' || n % 100, 100000 + n, 'notify', 'p' || n, 'pending' FROM generate_series(1, 500) n;
+INSERT INTO outbox_attempt (op_id, attempt, token, runtime_token, holder, replica)
+SELECT n, 1, gen_random_uuid(), 1, '00000000-0000-4000-8000-000000000000', 'r' FROM generate_series(1, 2000) n;
 INSERT INTO principal (name, role) VALUES ('owner', 'owner');
 INSERT INTO schedule (name, agent_id, session_id, owner_id, cron, time_zone, catch_up, next_at)
 SELECT 'n' || n, 'demo', 's' || n, 1, '0 0 * * *', 'UTC', 'one',
@@ -64,6 +68,8 @@ SELECT r.id, 'a', sha256('{}'), CASE WHEN r.id <= 200 THEN 'pending' ELSE 'appro
        stratus_now() + CASE WHEN r.id <= 20 THEN -interval '1 s' ELSE interval '1 day' END,
        CASE WHEN r.id > 200 THEN stratus_now() END, r.id, 1
   FROM agent_run r WHERE r.state = 'completed';
+INSERT INTO agent_run (session_id, turn, agent_id, kind, state, reply_to)
+SELECT 's' || n, 99, 'demo', 'message', 'running', '{"channel_id": 1}' FROM generate_series(1991, 2000) n;
 UPDATE channel SET runtime_holder = '00000000-0000-4000-8000-000000000000', lease_until = clock_timestamp() + interval '1 hour' WHERE id = 1;
 """
 HOLDER = "00000000-0000-4000-8000-000000000000"
@@ -73,6 +79,16 @@ HOT: list[tuple[str, str, list[Any], dict[str, int]]] = [
     ("route: which channels", inbox._CHANNELS, [], {"channel_inbox": 60}),
     ("route: a batch", inbox._BATCH, [1, 50], {"channel_inbox": 100}),
     ("intend", outbox._INTEND, [1, 0, HOLDER, "r", 32], {"channel_outbox": 1200}),
+    ("drafts: stirring", draft._STIRRING, [[1, 2]], {"agent_run": 20, "channel_outbox": 1200}),
+    ("drafts: live", draft._LIVE, [[1, 2], [1], [1], ["text.delta"], 100], {"agent_run": 20, "session_event": 220}),
+    (
+        "drafts: standing",
+        draft._STANDING,
+        [[25501, 25502], [1, 1], [0, 0], [HOLDER] * 2],
+        {"agent_run": 8, "channel_outbox": 12},
+    ),
+    ("drafts: clean", preview._CLEAN, [[20001], "preview_refused"], {"channel_outbox": 12, "outbox_attempt": 0}),
+    ("drafts: unsettled", preview._UNSETTLED, [[1, 2]], {"channel_outbox": 12, "agent_run": 4}),
     (
         "append",
         execution._APPEND,
