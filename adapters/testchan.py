@@ -165,6 +165,7 @@ class TestchanAdapter:
             "kind": op.kind,
             "chat": op.chat,
             "key": op.key,
+            "bot": self._bot,
         }
         file = op.attachment
         optional = {
@@ -222,7 +223,7 @@ def _known(raw: Mapping[str, Any]) -> Event:
             "kind": kind,
             "chat": chat,
             "thread": thread,
-            "sender": Sender(id=clean(str(raw["sender"]["id"])), name=clean(str(raw["sender"].get("name", "")))),
+            "sender": _sender(raw["sender"]),
             "text": text,
             "command": command,
             "message_id": _optional(raw, "message_id") or clean(str(raw["id"])),
@@ -231,10 +232,16 @@ def _known(raw: Mapping[str, Any]) -> Event:
             "album": _optional(raw, "album"),
             "direct": bool(raw.get("direct", True)),
             "addressed": bool(raw.get("addressed", True)),
+            "mentions": [clean(str(one)) for one in raw.get("mentions") or ()],
+            "shared_id": bool(raw.get("shared_id", True)),
             "attachments": [_attachment(file) for file in raw.get("attachments") or ()],
             "payload": clean_json({name: value for name, value in raw.items() if name != "attachments"}),
         }
     )
+
+
+def _sender(raw: Mapping[str, Any]) -> Sender:
+    return Sender(id=clean(str(raw["id"])), name=clean(str(raw.get("name", ""))), is_bot=bool(raw.get("is_bot", False)))
 
 
 def _attachment(file: Mapping[str, Any]) -> Attachment:

@@ -139,6 +139,8 @@ def _fields(message: Raw, me: Me) -> dict[str, Any]:
         "message_id": snowflake(message["id"]),
         "direct": direct,
         "addressed": direct or _meant(message, me),
+        "mentions": list(_named(message)),
+        "shared_id": True,
         "text": text,
         "reply_to": _reply_to(message),
         "attachments": [_attachment(file) for file in message.get("attachments", ())],
@@ -172,6 +174,15 @@ def _meant(message: Raw, me: Me) -> bool:
         return True
     answered = message.get("referenced_message")
     return isinstance(answered, Mapping) and answered["author"]["id"] == me.id
+
+
+def _named(message: Raw) -> Iterator[str]:
+    """The ids of those whom a message names or answers."""
+    for user in message.get("mentions", ()):
+        yield snowflake(user["id"])
+    answered = message.get("referenced_message")
+    if isinstance(answered, Mapping):
+        yield snowflake(answered["author"]["id"])
 
 
 def _reply_to(message: Raw) -> str | None:

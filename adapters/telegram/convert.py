@@ -117,6 +117,8 @@ def _message(update: Raw, name: str, me: Me) -> Event:
             "text": text,
             "command": command,
             "addressed": addressed,
+            "mentions": list(_named(message)),
+            "shared_id": message["chat"]["type"] == "supergroup",  # elsewhere each bot has numbers of its own
             "reply_to": _reply_to(message),
             "album": _optional(message.get("media_group_id")),
             "attachments": attachments(message),
@@ -242,6 +244,16 @@ def _meant(message: Raw, me: Me) -> bool:
                 return True
     answered = _answered(message)
     return answered is not None and answered.get("from", {}).get("id") == me.id
+
+
+def _named(message: Raw) -> Iterator[str]:
+    """The ids of those whom a message mentions or answers. Whoever is mentioned by a username alone is not told from it."""
+    for entity in _entities(message):
+        if entity["type"] == "text_mention":
+            yield str(_number(entity["user"]["id"]))
+    answered = _answered(message)
+    if answered is not None and "from" in answered:
+        yield str(_number(answered["from"]["id"]))
 
 
 def _answered(message: Raw) -> Raw | None:

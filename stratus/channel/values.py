@@ -79,9 +79,10 @@ class Event(_Value):
     `chat` and `thread` address the conversation (`thread` is "" where there is none). `command` is set only for a real
     slash command addressed to us, without the slash and lower-case; `text` then holds its arguments. `direct` says that
     the chat is one-to-one; `addressed` that the bot is meant (always in a direct chat, by mention or reply in a group).
-    Events with the same `album` are parts of one message. `echo` is the key of an op of ours: the platform shows us what
-    it made of it, as `message_id`. A `migrate` says that `chat` is now called `text`. `version`
-    is the shape of `payload`, which keeps what the platform sent.
+    `mentions` are the platform's ids of all who are meant by a message in a group, in order; `shared_id` says that
+    `message_id` is the same for every bot in the chat. Events with the same `album` are parts of one message. `echo` is
+    the key of an op of ours: the platform shows us what it made of it, as `message_id`. A `migrate` says that `chat` is
+    now called `text`. `version` is the shape of `payload`, which keeps what the platform sent.
     """
 
     key: str = Field(max_length=512)
@@ -98,6 +99,8 @@ class Event(_Value):
     echo: str | None = None
     direct: bool = True
     addressed: bool = True
+    mentions: Sequence[str] = ()
+    shared_id: bool = False
     attachments: Sequence[Attachment] = ()
     version: int = 1
     payload: Mapping[str, Any] = Field(default_factory=dict)

@@ -18,6 +18,7 @@ from stratus.cli import (
     chat,
     config,
     doctor,
+    groups,
     outbox,
     replicas,
     runs,
@@ -63,6 +64,7 @@ app.command("migrate")(serve.migrate)
 app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
 app.command("chat")(chat.chat)
+app.command("groups")(groups.groups)
 app.command("replicas")(replicas.replicas)
 for _noun in (agents, channels, sessions, runs, approvals, schedules, outbox, tokens):
     app.add_typer(_noun.app)

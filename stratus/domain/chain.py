@@ -33,14 +33,19 @@ class PlannedOp:
 def reply_chain(
     text: str, files: Sequence[FilePart], reply_to: ReplyTo, limits: Limits, *, key: str
 ) -> list[PlannedOp]:
-    """The chain of an answer (state-machines.md §7): `send_reply`, a `send_text` per overflow piece, a
-    `send_attachment` per file.
+    """The chain of an answer (state-machines.md §7): `send_reply` (in a group `send_group_reply`), a `send_text`
+    per overflow piece, a `send_attachment` per file.
 
     A text of white space counts as none: then the chain begins with its first file, or, without files, is the one op
-    `(no answer)`, because a person who asked must see that the turn is over. A file above the platform's limit becomes
-    a line that says so. `key` makes the delivery keys (`key:0`, `key:1` …): the same input gives the same chain.
+    `(no answer)`, because a person who asked must see that the turn is over; in a group there is no op: an agent may stay
+    silent there. A file above the platform's limit becomes a line that says so. `key` makes the delivery keys
+    (`key:0`, `key:1` …): the same input gives the same chain.
     """
-    links = list(_links(text, files, limits)) or [_text("send_reply", NO_ANSWER, markdown=False)]
+    links = list(_links(text, files, limits))
+    if not links and not reply_to.group:
+        links = [_text("send_reply", NO_ANSWER, markdown=False)]
+    if reply_to.group and links and links[0][0] == "send_reply":
+        links[0] = ("send_group_reply", links[0][1])
     return [
         PlannedOp(
             kind=kind,

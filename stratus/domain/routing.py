@@ -45,12 +45,18 @@ class Access(Value):
 
     def allows(self, event: Event) -> bool:
         """By the platform's immutable sender id, never by a name."""
-        return self.mode == "open" or event.sender.id in self.allow
+        return self.allows_sender(event.sender.id)
+
+    def allows_sender(self, sender_id: str) -> bool:
+        """As `allows`, by the sender's id alone."""
+        return self.mode == "open" or sender_id in self.allow
 
 
 @dataclass(frozen=True)
 class Speak:
-    """A message for the agent."""
+    """A message for the agent: of this channel, or in a group of the one whose bot is meant."""
+
+    responder: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,15 @@ class Obey:
 
 @dataclass(frozen=True)
 class Ignore:
-    """Stored, and nothing follows from it."""
+    """Stored, and nothing follows from it, unless the chat is to be told."""
+
+    reason: str
+    tell: str | None = None
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Judged again later: whoever is meant cannot answer now."""
 
     reason: str
 
@@ -75,7 +89,7 @@ class Refuse:
     reason: str
 
 
-Meaning = Speak | Obey | Ignore | Refuse
+Meaning = Speak | Obey | Ignore | Hold | Refuse
 
 _APPROVAL = re.compile("[0-9a-f]{32}")
 _SILENT = {

@@ -164,6 +164,7 @@ class ReplyTo(Value):
     thread: str = ""
     message_id: str | None = None
     account_key: str | None = None
+    group: bool = False
 
     def lane(self) -> str:
         """The lane of its chat and thread."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stratus.channel.values import Event
 from stratus.domain.chain import notice
+from stratus.domain.group import HOLD_LOOK_SECONDS, spoken
 from stratus.domain.inbox import InboxState
-from stratus.domain.routing import Access, Ignore, Meaning, Refuse, Speak, refusal, session_id_for
-from stratus.domain.values import Actor, ReplyTo, RunInput
+from stratus.domain.routing import Access, Hold, Ignore, Meaning, Refuse, Speak, refusal, session_id_for
+from stratus.domain.values import Actor, ReplyTo, RunInput, TextPart
 from stratus.ingress.busy import BUSY, Admitted, admit
 from stratus.store import binding, inbox, session
 from stratus.store.binding import Binding
@@ -37,18 +39,25 @@ class Assembly:
         self._runs: list[tuple[ReadyEvent, NewRun]] = []
         self._settled: list[Settled] = []
         self._ops: list[NewOp] = []
+        self._held: list[int] = []
         self.interrupted: Sequence[str] = ()
 
-    async def learn_senders(self, events: Sequence[ReadyEvent]) -> None:
+    async def learn_senders(self, judged: Sequence[tuple[ReadyEvent, Meaning]]) -> None:
         """Find, or make, the principals of everybody who may speak in this batch."""
-        senders = {one.event.sender.id: one.event.sender.name for one in events if self.access.allows(one.event)}
+        senders = {
+            one.event.sender.id: one.event.sender.name
+            for one, meant in judged
+            if isinstance(meant, Speak) or self.access.allows(one.event)
+        }
         if senders:
             self._principals = await identify(self.connection, self.channel.platform, sorted(senders.items()))
 
-    def add(self, ready: ReadyEvent, meaning: Meaning) -> None:
-        """Take up an event that is no command."""
+    def add(self, ready: ReadyEvent, meaning: Meaning, said_before: str = "") -> None:
+        """Take up an event that is no command; the agent is told what was said before in the group."""
         if isinstance(meaning, Speak):
-            self._speak(ready)
+            self._speak(ready, said_before)
+        elif isinstance(meaning, Hold):
+            self._held.append(ready.id)
         elif isinstance(meaning, Refuse):
             self.settle(ready, InboxState.REJECTED, {"reason": meaning.reason})
             # One refusal an hour for each sender: the delivery key says which hour.
@@ -56,6 +65,8 @@ class Assembly:
             self.tell(ready, refusal(ready.event), key=f"refused:{ready.event.sender.id}:{hour}")
         elif isinstance(meaning, Ignore):
             self.settle(ready, InboxState.IGNORED, {"reason": meaning.reason})
+            if meaning.tell is not None:
+                self.tell(ready, meaning.tell, key=f"told:{ready.id}")
 
     def bound(self, ready: ReadyEvent) -> Binding:
         """The binding of the event's chat or thread, made if it is the first."""
@@ -110,10 +121,11 @@ class Assembly:
             for ready, run in admitted.queued
         ]
         await inbox.settle(self.connection, [*self._settled, *routed])
+        await inbox.defer(self.connection, self._held, HOLD_LOOK_SECONDS)
         await plan(self.connection, self._ops)
         return sorted({run.session_id for _, run in admitted.queued})
 
-    def _speak(self, ready: ReadyEvent) -> None:
+    def _speak(self, ready: ReadyEvent, said_before: str) -> None:
         event, bound = ready.event, self.bound(ready)
         principal = self._principals.get(event.sender.id)
         run = NewRun(
@@ -124,12 +136,21 @@ class Assembly:
             actor=Actor(
                 principal=str(principal), name=event.sender.name, platform=self.channel.platform, sender=event.sender.id
             ),
-            input=RunInput.of(event.text, event.attachments),
+            input=_input(event, said_before),
             title=event.text[:TITLE_CHARACTERS],
             reply_to=reply_to(self.channel, ready),
             inbox_id=ready.id,
         )
         self._runs.append((ready, run))
+
+
+def _input(event: Event, said_before: str) -> RunInput:
+    if event.direct:
+        return RunInput.of(event.text, event.attachments)
+    asked = RunInput.of(spoken(event.sender, event.text), event.attachments)
+    if not said_before:
+        return asked
+    return asked.model_copy(update={"parts": [*asked.parts, TextPart(text=said_before)]})
 
 
 def reply_to(channel: ChannelFacts, ready: ReadyEvent) -> ReplyTo:
@@ -141,4 +162,5 @@ def reply_to(channel: ChannelFacts, ready: ReadyEvent) -> ReplyTo:
         thread=ready.event.thread,
         message_id=ready.event.message_id,
         account_key=ready.account_key,
+        group=not ready.event.direct,
     )

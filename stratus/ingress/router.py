@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from stratus.domain.chain import notice
 from stratus.domain.errors import Broken, DatabaseAway
 from stratus.domain.inbox import InboxState
-from stratus.domain.routing import Meaning, Obey, meaning
+from stratus.domain.routing import Meaning, Obey, Speak
 from stratus.effects import Failpoints
 from stratus.ingress.assembly import Assembly, reply_to
 from stratus.ingress.commands import obey
-from stratus.store import binding, inbox
+from stratus.ingress.groups import Groups
+from stratus.store import binding, group, inbox
 from stratus.store.database import Connection, Database
 from stratus.store.hints import Hints
-from stratus.store.inbox import ReadyEvent
+from stratus.store.inbox import ChannelFacts, ReadyEvent
 from stratus.store.plan import addressed, plan
 
 BATCH = 200
@@ -35,11 +36,12 @@ class UnreadableEvent(Broken):
 
 @dataclass(frozen=True)
 class Routed:
-    """What one transaction did: events settled, sessions that got runs, and those whose turn is to end."""
+    """What one transaction did: events settled, sessions that got runs, those whose turn is to end, and the channel that answers."""
 
     events: int
     sessions: Sequence[str] = ()
     canceled: Sequence[str] = ()
+    by: int | None = None
 
 
 class Router:
@@ -122,7 +124,7 @@ class Router:
             self._hints.send("session", session_id)
         if routed.canceled:
             self._hints.send("family")
-        self._hints.send("outbox", str(channel_id))
+        self._hints.send("outbox", str(routed.by or channel_id))
 
     async def _put_aside(self, channel_id: int, ready: ReadyEvent, error: Exception) -> None:
         async def tell(connection: Connection) -> None:
@@ -145,11 +147,15 @@ async def _settle_batch(connection: Connection, channel_id: int, batch: Sequence
     if channel is None:
         gone = [inbox.Settled(one.id, InboxState.IGNORED, None, {"reason": "channel deleted"}) for one in batch]
         await inbox.settle(connection, gone)
+        await group.give_up(connection, [one.id for one in batch], "the channel that saw it was deleted")
         return Routed(len(batch))
-    places = [(one.event.chat, one.event.thread) for one in batch]
-    assembly = Assembly(connection, channel, await binding.read(connection, channel_id, places))
-    judged = _alone_or_none([(one, meaning(one.event, assembly.access)) for one in batch])
-    await assembly.learn_senders([one for one, _ in judged])
+    groups = await Groups.of(connection, channel, batch)
+    judged = _together(groups, batch)
+    by, judged = await _answering(connection, channel, judged)
+    places = [(one.event.chat, one.event.thread) for one, _ in judged]
+    assembly = Assembly(connection, by, await binding.read(connection, by.id, places))
+    await assembly.learn_senders(judged)
+    await groups.write([ready for ready, _ in judged])
     stopped: list[str | None] = []
     resumed: list[str | None] = []
     for ready, verdict in judged:
@@ -158,14 +164,39 @@ async def _settle_batch(connection: Connection, channel_id: int, batch: Sequence
             stopped.append(answer.stopped)
             resumed.append(answer.resumed)
         else:
-            assembly.add(ready, verdict)
+            before = await groups.said_before(ready, by) if isinstance(verdict, Speak) else ""
+            assembly.add(ready, verdict, before)
     sessions = await assembly.commit()
-    return Routed(len(judged), [*sessions, *filter(None, resumed)], [*filter(None, stopped), *assembly.interrupted])
+    canceled = [*filter(None, stopped), *assembly.interrupted]
+    return Routed(len(judged), [*sessions, *filter(None, resumed)], canceled, by.id)
 
 
-def _alone_or_none(judged: list[tuple[ReadyEvent, Meaning]]) -> list[tuple[ReadyEvent, Meaning]]:
-    """The part of a batch that one transaction may take: what locks a lease's or a session's row before the others' goes alone."""
-    for index, (_, verdict) in enumerate(judged):
-        if isinstance(verdict, Obey) and verdict.name in _ALONE:
-            return judged[: index or 1]
+def _together(groups: Groups, batch: Sequence[ReadyEvent]) -> list[tuple[ReadyEvent, Meaning]]:
+    """The part of a batch that one transaction may take.
+
+    What locks a lease's or a session's row before the others' goes alone, and what another channel answers.
+    """
+    judged: list[tuple[ReadyEvent, Meaning]] = []
+    for ready in batch:
+        verdict = groups.meaning(ready)
+        alone = verdict.name in _ALONE if isinstance(verdict, Obey) else groups.of_another(verdict)
+        if alone and judged:
+            break
+        judged.append((ready, verdict))
+        groups.counted(ready)
+        if alone:
+            break
     return judged
+
+
+async def _answering(
+    connection: Connection, channel: ChannelFacts, judged: list[tuple[ReadyEvent, Meaning]]
+) -> tuple[ChannelFacts, list[tuple[ReadyEvent, Meaning]]]:
+    """The channel that answers these, and whose account does: in a group not always the one that saw it."""
+    ready, verdict = judged[0]
+    if not isinstance(verdict, Speak) or verdict.responder in (None, channel.id):
+        return channel, judged
+    by = await inbox.facts(connection, verdict.responder)
+    if by is None:
+        raise LookupError(f"channel {verdict.responder} was deleted a moment ago")
+    return by, [(replace(ready, account_key=by.account_key), verdict)]

@@ -46,7 +46,9 @@ SELECT c.id FROM channel c
  ORDER BY c.id
 """
 
-_FACTS = "SELECT id, public_id, platform, agent_id, config FROM channel WHERE id = $1 AND deleted_at IS NULL"
+_FACTS = (
+    "SELECT id, public_id, platform, agent_id, config, account_key FROM channel WHERE id = $1 AND deleted_at IS NULL"
+)
 
 _LOCK = "SELECT pg_try_advisory_xact_lock($1, $2::int)"
 
@@ -70,6 +72,11 @@ UPDATE channel_inbox i
    SET state = s.state, routed_at = clock_timestamp(), run_id = s.run_id, outcome = s.outcome
   FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::jsonb[]) AS s(id, state, run_id, outcome)
  WHERE i.id = s.id AND i.state = ANY($5)
+"""
+
+# Not put aside: it has cost no attempt, and those behind it go on.
+_DEFER = """
+UPDATE channel_inbox SET not_before = clock_timestamp() + make_interval(secs => $2) WHERE id = ANY($1) AND state = 'ready'
 """
 
 _BACK_OFF = """
@@ -127,6 +134,7 @@ class ChannelFacts:
     platform: str
     agent_id: str
     config: Mapping[str, Any]
+    account_key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -216,7 +224,8 @@ async def facts(connection: Connection, channel_id: int) -> ChannelFacts | None:
     row = await connection.fetchrow(_FACTS, channel_id)
     if row is None:
         return None
-    return ChannelFacts(row["id"], row["public_id"], row["platform"], row["agent_id"], orjson.loads(row["config"]))
+    config = orjson.loads(row["config"])
+    return ChannelFacts(row["id"], row["public_id"], row["platform"], row["agent_id"], config, row["account_key"])
 
 
 async def settle(connection: Connection, settled: Sequence[Settled]) -> None:
@@ -231,6 +240,12 @@ async def settle(connection: Connection, settled: Sequence[Settled]) -> None:
         [orjson.dumps(one.outcome).decode() for one in settled],
         list(INBOX.sources(InboxEvent.ROUTE)),
     )
+
+
+async def defer(connection: Connection, inbox_ids: Sequence[int], seconds: float) -> None:
+    """Let ready events come again in so many seconds."""
+    if inbox_ids:
+        await connection.execute(_DEFER, list(inbox_ids), seconds)
 
 
 async def back_off(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,6 +22,7 @@ from testbed.fakes.controls import Controls, Fault, Json, Silence
 from testbed.fakes.push import Pusher
 from testbed.fakes.server import Reset, run_alone
 
+_MENTION = re.compile(r"@([\w-]+)")
 _REQUIRED = ("op", "attempt", "replica", "kind", "chat", "key")
 
 
@@ -35,6 +37,8 @@ class FakePlatform:
         self.send_calls = 0
         self.polls: list[dict[str, Any]] = []
         self.same_key_seconds = 0.0
+        self.bots_hear = False
+        self._authors: dict[str, str] = {}
         self._pushers: dict[str, Pusher] = {}
         self._taken: dict[tuple[str, str], tuple[float, str]] = {}
         self._changed = asyncio.Condition()
@@ -43,7 +47,8 @@ class FakePlatform:
     async def add_event(self, event: dict[str, Any]) -> dict[str, Any]:
         """Offer an event to its `bot` (without one: to every bot).
 
-        Missing fields are filled in; a given `id` may repeat.
+        Missing fields are filled in; a given `id` may repeat. One with `group` is of a group: a bot is meant that its text
+        mentions as `@bot`, or whose message it answers. With `bots_hear`, bots see there what other bots send.
         """
         number = len(self.events) + 1
         sender = {"id": "u1", "name": "Una"}
@@ -53,7 +58,7 @@ class FakePlatform:
             self._changed.notify_all()
         for bot, pusher in self._pushers.items():
             if made.get("bot", bot) == bot:
-                pusher.put({"events": [_public(made)]})
+                pusher.put({"events": [self._public(made, bot)]})
         return made
 
     def set_webhook(self, url: str, secret: str, bot: str = "bot") -> None:
@@ -63,7 +68,7 @@ class FakePlatform:
         if url:
             pusher = self._pushers[bot] = Pusher(url, {"X-Testchan-Secret": secret})
             for event in self._after(bot, self.acknowledged.get(bot, 0)):
-                pusher.put({"events": [_public(event)]})
+                pusher.put({"events": [self._public(event, bot)]})
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
@@ -85,7 +90,8 @@ class FakePlatform:
         ]
 
     def _after(self, bot: str, after: int) -> list[dict[str, Any]]:
-        return [event for event in self.events[max(after, 0) :] if event.get("bot", bot) == bot]
+        seen = self.events[max(after, 0) :]
+        return [event for event in seen if event.get("bot", bot) == bot and event.get("by") != bot]
 
     async def _poll(self, request: Request) -> Response:
         query = request.query_params
@@ -100,7 +106,9 @@ class FakePlatform:
             async with asyncio.timeout(wait), self._changed:
                 await self._changed.wait_for(lambda: self._after(bot, after))
         found = self._after(bot, after)
-        return Json({"events": [_public(event) for event in found], "next": found[-1]["n"] if found else after})
+        return Json(
+            {"events": [self._public(event, bot) for event in found], "next": found[-1]["n"] if found else after}
+        )
 
     async def _send(self, request: Request) -> Response:
         body: dict[str, Any] = await request.json()
@@ -114,6 +122,7 @@ class FakePlatform:
         if fault is not None and not fault.stores:
             return _answer(fault)
         message_id = self._store(body)
+        await self._let_hear(body, message_id)
         await self.controls.pass_gates(fields, "after")
         return Json({"message_id": message_id}) if fault is None else _answer(fault)
 
@@ -129,6 +138,24 @@ class FakePlatform:
         self._taken[lane] = (now, message_id)
         self.log.append({**body, "n": number, "message_id": message_id, "edit": bool(edited)})
         return message_id
+
+    async def _let_hear(self, body: dict[str, Any], message_id: str) -> None:
+        bot = str(body.get("bot", ""))
+        self._authors[message_id] = bot
+        if self.bots_hear and body.get("text") and body["kind"] != "reaction":
+            sender = {"id": bot, "name": bot, "is_bot": True}
+            shown = ("chat", "thread", "text", "reply_to")
+            heard: dict[str, Any] = {name: body[name] for name in shown if name in body}
+            await self.add_event({**heard, "id": message_id, "sender": sender, "group": True, "by": bot})
+
+    def _public(self, event: dict[str, Any], bot: str) -> dict[str, Any]:
+        shown = {name: value for name, value in event.items() if name not in ("bot", "by", "group")}
+        if not event.get("group"):
+            return shown
+        mentions = _MENTION.findall(event.get("text", ""))
+        answered = self._authors.get(str(event.get("reply_to")))
+        meant = [*mentions, *([answered] if answered else [])]
+        return {"direct": False, "addressed": bot in meant, "mentions": meant, **shown}
 
     async def _account(self, request: Request) -> Response:
         bot = request.query_params.get("bot", "")
@@ -163,10 +190,6 @@ class FakePlatform:
     async def _post_idempotent(self, request: Request) -> Response:
         self.same_key_seconds = float((await request.json())["seconds"])
         return Json({"ok": True})
-
-
-def _public(event: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in event.items() if name != "bot"}
 
 
 def _answer(fault: Fault) -> Response:

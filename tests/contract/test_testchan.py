@@ -139,6 +139,7 @@ async def test_a_send_says_all_that_the_platform_must_know(adapter: TestchanAdap
         "buttons": [["Yes", "y"]],
         "attachment": {"name": "a.png", "mime": "image/png", "base64": "AAEC"},
         "key": "k5",
+        "bot": "bot",
         "message_id": receipt.message_id,
         "edit": False,
     }

@@ -28,6 +28,8 @@ UNGRANTED = {
     "channel": "credentials",
     "channel_inbox": "the router's",
     "channel_outbox": "replies are planned by the end of a turn, as the replica",
+    "group_chat": "the router's",
+    "group_message": "the router's",
     "identity": "who people are on platforms",
     "outbox_attempt": "delivery's",
     "outbox_blob": "delivery's",

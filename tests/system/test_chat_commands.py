@@ -229,7 +229,7 @@ async def test_a_group_is_answered_only_when_it_speaks_to_the_bot(stage: Stage) 
     here = await room(stage)
     for text in ("among ourselves", "/stop", "/whoami"):
         await here.say(text, direct=False, addressed=False)
-    assert (await here.ask("hello", direct=False)).startswith("You said: hello")
+    assert (await here.ask("hello", direct=False)).startswith("You said: Una: hello")
     assert "In this group I only read what is addressed to me." in await here.ask("/whoami", direct=False)
     events = await here.settled(5)
     assert [event["state"] for event in events] == ["ignored", "ignored", "ignored", "routed", "routed"]
