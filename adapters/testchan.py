@@ -190,6 +190,8 @@ def _refusal(reply: httpx.Response) -> SendError:
         return SendError(SendFailure.RETRYABLE, "rate_limited", "too many requests", retry_after=_retry_after(reply))
     if status == 401:
         return SendError(SendFailure.PERMANENT, "unauthorized", "the test platform refuses this bot")
+    if status == 403:
+        return SendError(SendFailure.PERMANENT, "blocked", "the test platform refuses this bot in the chat")
     if 400 <= status < 500:
         return SendError(SendFailure.PERMANENT, f"http_{status}", f"the platform answered {status}")
     return SendError(SendFailure.UNKNOWN, f"http_{status}", f"the platform answered {status}")

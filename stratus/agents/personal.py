@@ -17,6 +17,7 @@ from stratus.agents.tools import Notice, ProducedFile, ToolOutcome, tool
 FILE_LIMIT_BYTES = 10_000_000
 TEXT_LIMIT_CHARACTERS = 4_000
 _NAME_CHARACTERS = 120
+_EMOJI_CHARACTERS = 16
 _MIME = re.compile(r"[a-z]+/[a-z0-9][a-z0-9.+-]{0,99}")
 
 
@@ -46,11 +47,24 @@ async def send_file(
 async def notify(
     text: Annotated[str, Field(min_length=1, max_length=TEXT_LIMIT_CHARACTERS)],
     channel: Annotated[str | None, Field(description="The name of another channel on which to tell them")] = None,
+    key: Annotated[
+        str | None, Field(min_length=1, max_length=200, description="Names the news: it is told once a day at most")
+    ] = None,
 ) -> ToolOutcome:
     """Send the person a message at once, before the answer: for news during long work."""
     if not text.strip():
         raise ValueError("the text is empty")
-    return ToolOutcome("The message goes out now.", notices=[Notice(text, channel)])
+    return ToolOutcome("The message goes out now.", notices=[Notice(text, channel, key)])
+
+
+@tool(effect="idempotent")
+async def react(
+    emoji: Annotated[str, Field(min_length=1, max_length=_EMOJI_CHARACTERS, description="One emoji, such as 👍")],
+) -> ToolOutcome:
+    """React to the person's message with an emoji. In a group an empty answer after it says nothing more."""
+    if not emoji.strip() or any(sign.isspace() or sign.isalnum() for sign in emoji):
+        raise ValueError(f"{emoji!r} is not an emoji")
+    return ToolOutcome("The reaction goes out now.", notices=[Notice(emoji, reaction=True)])
 
 
 def _decoded(text: str) -> bytes:

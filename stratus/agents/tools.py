@@ -64,10 +64,15 @@ class ProducedFile:
 
 @dataclass(frozen=True)
 class Notice:
-    """A message for the person who asked, sent at once; on the channel of that name, or where they are."""
+    """A message for the person who asked, sent at once; on the channel of that name, or where they are.
+
+    With a `key` it is sent once in a day, whichever run says it. A `reaction` is set on the message that began the turn.
+    """
 
     text: str
     channel: str | None = None
+    key: str | None = None
+    reaction: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from stratus.cli import (
     config,
     doctor,
     groups,
+    notify,
     outbox,
     replicas,
     runs,
@@ -65,6 +66,7 @@ app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
 app.command("chat")(chat.chat)
 app.command("groups")(groups.groups)
+app.command("notify")(notify.notify)
 app.command("replicas")(replicas.replicas)
 for _noun in (agents, channels, sessions, runs, approvals, schedules, outbox, tokens):
     app.add_typer(_noun.app)

@@ -72,6 +72,11 @@ def notification(text: str, limits: Limits, key: str) -> list[PlannedOp]:
     ]
 
 
+def reaction(emoji: str, message_id: str, key: str) -> PlannedOp:
+    """An emoji set on a message."""
+    return PlannedOp("reaction", {"text": emoji, "message_id": message_id}, key)
+
+
 def _links(text: str, files: Sequence[FilePart], limits: Limits) -> Iterator[tuple[OpKind, dict[str, Any]]]:
     for index, piece in enumerate(split(text, limits)):
         yield _text("send_text" if index else "send_reply", piece, markdown=True)

@@ -171,12 +171,13 @@ class Calls:
         return ToolResultPart(call_id=call.call_id, name=call.name, content=content, outcome=outcome)
 
     async def _end_of(self, call: ToolCallPart, outcome: ToolOutcome) -> _End:
-        ops, problem = await self._notifier.ops(call.call_id, outcome.notices)
-        if problem is not None:
-            return _End(problem, ResultOutcome.FAILED, CallEvent.FAIL)
+        told = await self._notifier.told(call.call_id, outcome.notices)
+        if told.problem is not None:
+            return _End(told.problem, ResultOutcome.FAILED, CallEvent.FAIL)
         if outcome.failed:
-            return _End(outcome.content, ResultOutcome.FAILED, CallEvent.FAIL, outcome.files, ops)
-        return _End(outcome.content, ResultOutcome.OK, CallEvent.SUCCEED, outcome.files, ops)
+            return _End(outcome.content, ResultOutcome.FAILED, CallEvent.FAIL, outcome.files, told.ops)
+        content = outcome.content if told.instead is None else told.instead
+        return _End(content, ResultOutcome.OK, CallEvent.SUCCEED, outcome.files, told.ops)
 
     async def _end(
         self, call: ToolCallPart, among: Sequence[ToolCallPart], end: _End, events: Sequence[NewEvent] = ()

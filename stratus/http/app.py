@@ -15,6 +15,7 @@ from stratus.http import (
     errors,
     hooks,
     messages,
+    notifications,
     operations,
     outbox,
     runs,
@@ -25,7 +26,21 @@ from stratus.http import (
 from stratus.http.limits import Limits
 from stratus.http.services import Services
 
-_ROUTERS = (auth, messages, runs, sessions, approvals, agents, channels, outbox, schedules, tokens, hooks, operations)
+_ROUTERS = (
+    auth,
+    messages,
+    runs,
+    sessions,
+    approvals,
+    agents,
+    channels,
+    notifications,
+    outbox,
+    schedules,
+    tokens,
+    hooks,
+    operations,
+)
 
 
 def create_app(services: Services) -> FastAPI:

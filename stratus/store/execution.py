@@ -17,6 +17,7 @@ from stratus.domain.values import Message, Usage
 from stratus.store.blob import put as put_blob
 from stratus.store.database import Connection, Database, Resolved
 from stratus.store.log import LogWrite, encode, write_log
+from stratus.store.notification import claimed
 from stratus.store.plan import NewOp, plan
 from stratus.store.tool_call import CallMove, NewCall, move_calls, propose_calls
 
@@ -208,7 +209,7 @@ async def commit_step(db: Database, step: Step) -> None:
             await put_blob(connection, blob)
         write = LogWrite(lease.session_id, lease.run_id, step.run_seq, step.attempt, step.events, step.messages)
         await write_log(connection, [write])
-        await plan(connection, step.ops)
+        await plan(connection, await claimed(connection, step.ops))
 
     async def resolve(connection: Connection) -> Resolved[None] | None:
         at = await connection.fetchval(_RUN_SEQ, lease.session_id, lease.token, lease.holder)

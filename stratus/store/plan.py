@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from stratus.domain.chain import PlannedOp
 from stratus.domain.values import ReplyTo
@@ -42,6 +43,17 @@ RETURNING id, channel_id
 
 
 @dataclass(frozen=True)
+class Once:
+    """A notification that is made once for each key of a target in a day. `id` names this one, `pieces` counts its ops."""
+
+    target: str
+    key: str
+    id: UUID
+    body_hash: bytes
+    pieces: int
+
+
+@dataclass(frozen=True)
 class NewOp:
     """An op to plan. `after` is the index, in the same call, of the op that it depends on.
 
@@ -58,6 +70,7 @@ class NewOp:
     account_key: str | None = None
     after: int | None = None
     edits: int | None = None
+    once: Once | None = None
 
 
 def addressed(planned: Sequence[PlannedOp], to: ReplyTo, run_id: int | None = None) -> list[NewOp]:

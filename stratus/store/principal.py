@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from stratus.domain.values import ReplyTo
 from stratus.effects import Ids
 from stratus.store.database import Connection, Database, Resolved
 
@@ -44,13 +43,6 @@ WITH code AS (
 INSERT INTO access_token (principal_id, kind, name, hash, expires_at)
 SELECT principal_id, 'session', 'browser', $2::bytea, clock_timestamp() + make_interval(secs => $3::float8) FROM code
 RETURNING id
-"""
-
-# Where the person last wrote.
-_REACHED_AT = """
-SELECT r.reply_to FROM agent_run r JOIN channel c ON c.id = (r.reply_to ->> 'channel_id')::bigint
- WHERE r.principal_id = $1 AND r.reply_to IS NOT NULL AND c.deleted_at IS NULL AND c.enabled AND ($2::text IS NULL OR c.name = $2)
- ORDER BY r.id DESC LIMIT 1
 """
 
 _LOCK_TOKEN = "SELECT id FROM access_token WHERE hash = $1 FOR UPDATE"
@@ -224,9 +216,3 @@ async def _known(connection: Connection, platform: str, names: Mapping[str, str]
 def _hash(secret: str) -> bytes:
     """Plain SHA-256 is enough: the secrets are 256 random bits, there is nothing to guess."""
     return hashlib.sha256(secret.encode()).digest()
-
-
-async def reached_at(db: Database, principal_id: int, channel: str | None) -> ReplyTo | None:
-    """The chat where the person last wrote, on the channel of that name if one is given; None when they never did."""
-    value = await db.read(lambda c: c.fetchval(_REACHED_AT, principal_id, channel))
-    return None if value is None else ReplyTo.model_validate_json(value)

@@ -31,6 +31,7 @@ UNGRANTED = {
     "group_chat": "the router's",
     "group_message": "the router's",
     "identity": "who people are on platforms",
+    "notification": "the replica's",
     "outbox_attempt": "delivery's",
     "outbox_blob": "delivery's",
     "outbox_lane": "delivery's",

@@ -178,3 +178,22 @@ async def test_what_a_disabled_bot_is_asked_waits_for_it(stage: Stage) -> None:
         await decided(stage, ("accept", "bot-b"))
     assert said(stage) == [("bot-b", "back")] and (await stage.counts())["runs"] == 1
     assert await violations(stage.db, at_rest=True) == {}
+
+
+async def test_an_agent_may_answer_with_a_reaction_alone(stage: Stage) -> None:
+    await stage.add_agent("bot-b", model="fake", tools=["react"])
+    await stage.add_channel("bot-b", name="bot-b", options={"bot": "bot-b"})
+    stage.model.script({"tools": [{"name": "react", "args": {"emoji": "👍"}}]}, {"text": ""}, match="thanks")
+    async with stage.replicas(1):
+        await connected(stage, 1)
+        made = await stage.say("@bot-b thanks", group=True)
+        await stage.answered(1, timeout=30)
+        await stage.settled(1)
+
+        async def ended() -> bool:
+            return await stage.run_states() == ["completed"]
+
+        await eventually(ended, 20, "the turn ends")
+    [op] = stage.platform.log
+    assert (op["kind"], op["text"], op["message_id"], op["bot"]) == ("reaction", "👍", made["id"], "bot-b")
+    assert [(one["kind"], one["account_key"]) for one in await stage.rows(OPS)] == [("reaction", "bot-b")]

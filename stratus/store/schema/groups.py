@@ -1,8 +1,20 @@
-"""Group chats: one decision for each message of the platform, and how many turns in a row came at the word of bots."""
+"""Group chats: one decision for each message of the platform, and how many turns in a row came at the word of bots. Notifications by their keys."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, Table, Text, UniqueConstraint, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects.postgresql import UUID
 
 from stratus.domain.group import GROUP
 from stratus.store.schema.columns import CHURN, NARROW, checks, metadata, required, row_id, time
@@ -38,4 +50,17 @@ group_message = Table(
     Index("group_message_said", "platform", "chat_key", "thread_key", "id"),
     Index("group_message_held", "inbox_id", postgresql_where=text("state = 'hold'")),
     postgresql_with=CHURN,
+)
+
+notification = Table(
+    "notification",
+    metadata,
+    required("target"),
+    required("dedup_key"),
+    Column("id", UUID(), nullable=False),
+    Column("body_hash", LargeBinary, nullable=False),
+    Column("channel_id", BigInteger, nullable=False),
+    Column("pieces", Integer, nullable=False),
+    time("created_at", now=True),
+    PrimaryKeyConstraint("target", "dedup_key"),
 )

@@ -1,0 +1,19 @@
+"""Notifications by their keys (expands).
+
+The SQL beside this file was printed by `make ddl` and is frozen: a migration never imports the code that made it.
+"""
+
+from pathlib import Path
+
+from alembic import op
+from sqlalchemy import text
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    for statement in Path(__file__).with_suffix(".sql").read_text().split("\n;;\n"):
+        op.execute(text(statement.replace(":", "\\:")))
