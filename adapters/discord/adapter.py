@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
@@ -78,13 +80,14 @@ class DiscordAdapter:
 
     async def account(self) -> str:
         """The bot's user id, from Get Current User."""
+        rest = await self._api()
         from discord.http import Route
 
         from adapters.discord.receiving import receive_error
         from adapters.discord.rest import Refused
 
         try:
-            user = await self._api().request(Route("GET", "/users/@me"))
+            user = await rest.request(Route("GET", "/users/@me"))
         except Refused as error:
             raise receive_error(error) from error
         self._id = str(user["id"])
@@ -92,12 +95,13 @@ class DiscordAdapter:
 
     async def receive(self, cursor: Cursor | None, deliver: Deliver) -> None:
         """Goes on with the cursor's session where there is one, else starts a new one and fetches what came in between."""
-        from adapters.discord.receiving import Account, Receiving
-
         if not self._id:
             await self.account()
+        rest = await self._api()
+        from adapters.discord.receiving import Account, Receiving
+
         account = Account(self._id, self._token, self._intents, self._budget)
-        await Receiving(self._api(), account, Standing.of(cursor), deliver).run()
+        await Receiving(rest, account, Standing.of(cursor), deliver).run()
 
     async def webhook(self, request: RawRequest) -> WebhookReply:
         """Discord pushes nothing to us: interactions come over the gateway."""
@@ -105,12 +109,13 @@ class DiscordAdapter:
 
     async def fetch(self, ref: str) -> Blob:
         """The file behind an attachment's link; links run out after about a day. At most 50 MB."""
-        from adapters.discord.rest import Refused
-
         if not self._is_file(ref):
             raise SendError(SendFailure.PERMANENT, "no_file", "this is no link to a file on Discord")
+        rest = await self._api()
+        from adapters.discord.rest import Refused
+
         try:
-            data, mime = await self._api().download(ref, _DOWNLOAD_BYTES_MAX)
+            data, mime = await rest.download(ref, _DOWNLOAD_BYTES_MAX)
         except Refused as error:
             if error.status == 429 or error.status >= 500:
                 raise send_error(error) from error
@@ -124,15 +129,15 @@ class DiscordAdapter:
             return await self.react(op, guard)
         if op.message_id is not None:
             return await self.edit(op, guard)
-        return await sending.send(self._api(), self.limits, op)
+        return await sending.send(await self._api(), self.limits, op)
 
     async def edit(self, op: Op, guard: Guard) -> Receipt:
         """Edit Message; without a text only the buttons go."""
-        return await sending.edit(self._api(), self.limits, op)
+        return await sending.edit(await self._api(), self.limits, op)
 
     async def react(self, op: Op, guard: Guard) -> Receipt:
         """Create Reaction with the emoji in `text`; without one, ours are taken away."""
-        return await sending.react(self._api(), op, guard)
+        return await sending.react(await self._api(), op, guard)
 
     async def close_prompt(self, op: Op, guard: Guard) -> Receipt:
         """The prompt's message without its buttons, with the op's text where it has one."""
@@ -150,11 +155,12 @@ class DiscordAdapter:
             return True
         return parts.scheme == "https" and parts.hostname in _FILE_HOSTS
 
-    def _api(self) -> Rest:
+    async def _api(self) -> Rest:
         if self._rest is None:
-            from adapters.discord.rest import Rest
-
-            self._rest = Rest(self._token, self._api_base or _API, trust_env=not self._api_base)
+            # the import takes a second or two, in which a blocked loop would renew no lease
+            module = await asyncio.to_thread(importlib.import_module, "adapters.discord.receiving")
+            if self._rest is None:
+                self._rest = module.Rest(self._token, self._api_base or _API, trust_env=not self._api_base)
         return self._rest
 
 

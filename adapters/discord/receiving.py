@@ -56,15 +56,14 @@ class Receiving:
     async def run(self) -> None:
         """Until cancelled, or until the caller should judge: what it raises is for `Adapter.receive`."""
         while True:
-            before = self._standing
             try:
                 await self._session()
             except Ended as error:
+                begun = self._standing.session is not None
                 if error.lost:
                     self._standing = self._standing.without_session()
                 self._quick += 1
-                fresh = error.lost and before.session is not None
-                if self._quick > _QUICK_MAX or (not fresh and self._standing.session is None):
+                if self._quick > _QUICK_MAX or not begun:
                     raise ConnectionError(str(error)) from error
 
     async def _session(self) -> None:

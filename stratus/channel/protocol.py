@@ -18,7 +18,7 @@ class Deliver(Protocol):
     """Stores events.
 
     Returns only after they and the cursor have committed; raises if they have not, and then nothing may be
-    acknowledged.
+    acknowledged. Without a cursor the one before stays.
     """
 
     async def __call__(self, events: Sequence[Event], cursor: Cursor | None) -> None: ...

@@ -35,7 +35,7 @@ class Delivered:
             raise self._fail
         async with self._changed:
             self.events.extend(events)
-            self.cursor = cursor
+            self.cursor = cursor if cursor is not None else self.cursor
             self.batches += 1
             self._changed.notify_all()
 

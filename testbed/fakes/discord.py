@@ -160,7 +160,7 @@ class FakeDiscord(RestCalls):
         return Response(status_code=404) if file is None else Response(file.data, media_type=file.mime)
 
     async def _gateway(self, socket: WebSocket) -> None:
-        beat = min((bot.beat_seconds for bot in self.bots.values()), default=0.3)
+        beat = min((bot.beat_seconds for bot in self.bots.values()), default=5.0)
         await Connection(socket, self.bot_of, beat).serve()
 
     # -- the controls --

@@ -24,6 +24,7 @@ class Session:
     id: str
     events: list[Json] = field(default_factory=list)
     acked: int = 0
+    beats: int = 0
     outgoing: asyncio.Queue[Json] | None = None
 
     def emit(self, name: str, data: Json) -> None:

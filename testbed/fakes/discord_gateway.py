@@ -80,6 +80,8 @@ class Connection:
                 raise Closed(4001)
 
     def _beaten(self, stored: int | None) -> None:
+        if self._session is not None:
+            self._session.beats += 1
         if self._session is not None and stored is not None:
             self._session.acked = max(self._session.acked, stored)
         if self._bot is None or self._bot.acks:
