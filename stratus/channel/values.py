@@ -59,9 +59,11 @@ class Sender(_Value):
 
 
 class Attachment(_Value):
-    """A file that came with an event.
+    """A file that came with an event, or that an op sends.
 
-    `ref` is what `Adapter.fetch` takes; `data` is set when the bytes came along (base64).
+    `ref` is what `Adapter.fetch` takes; `data` is set when the bytes are at hand (base64: they came along with the event,
+    or are about to be sent). `sha256` (hexadecimal) names bytes that the gateway keeps, `missing` says why it has none:
+    adapters leave both alone.
     """
 
     kind: Literal["image", "audio", "voice", "video", "document"] = "document"
@@ -70,6 +72,8 @@ class Attachment(_Value):
     size: int | None = None
     ref: str | None = None
     data: str | None = None
+    sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    missing: str | None = None
 
 
 class Event(_Value):

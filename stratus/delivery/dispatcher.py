@@ -10,9 +10,11 @@ from uuid import UUID
 
 import structlog
 
+from stratus.channel.errors import SendError
 from stratus.channel.protocol import Adapter
 from stratus.channel.values import Op, Receipt
 from stratus.delivery import outcomes
+from stratus.delivery.files import Files
 from stratus.delivery.guard import OpGuard
 from stratus.delivery.ops import call, nothing_to_settle, op_of
 from stratus.delivery.receipts import Receipts
@@ -71,6 +73,7 @@ class Dispatcher:
         self._spawn = spawn
         self._on_end = on_end
         self._receipts = Receipts(db, doors.failpoints)
+        self._files = Files(db, adapter.limits)
         self._in_hand: set[UUID] = set()  # from the intent until its outcome is stored
         self._sends: set[asyncio.Task[None]] = set()
         self._adopt_at = 0.0
@@ -189,23 +192,27 @@ class Dispatcher:
 
     async def _send(self, send: _Send) -> None:
         guard = OpGuard(lambda: self._may_go_on(send))
+        loaded = False
         try:
-            outcome = await self._call(send, guard)
+            async with self._files.holding(send.op, send.until - self._clock.monotonic()) as op:
+                loaded = True
+                outcome = await self._call(send, op, guard)
         except BaseException as error:  # a cancellation too leaves an attempt whose outcome somebody must be told
-            outcome = self._failed(send, guard, error)
+            told = loaded or isinstance(error, SendError)
+            outcome = self._failed(send, guard, error) if told else outcomes.not_sent(send.intent, "not_loaded")
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
             self._receipts.add([outcome])
             self.loop.wake()
 
-    async def _call(self, send: _Send, guard: OpGuard) -> Outcome:
+    async def _call(self, send: _Send, op: Op, guard: OpGuard) -> Outcome:
         await self._failpoints.hit("send.before_write")
         left = send.until - self._clock.monotonic()
         if left <= 0 or not self._tenure.valid():
             return outcomes.not_sent(send.intent, "too_late")
         async with asyncio.timeout(left):
-            receipt: Receipt = await call(self._adapter, send.op, guard)
+            receipt: Receipt = await call(self._adapter, op, guard)
         await self._failpoints.hit("send.after_write")
         return outcomes.accepted(send.intent, receipt)
 

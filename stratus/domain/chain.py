@@ -20,7 +20,7 @@ ANSWERS, SETTLES = "answer", "settle"
 class PlannedOp:
     """An op to enqueue. `depends_on` is the index of the op before it in its chain.
 
-    `payload` has `text` and `markdown`, or `attachment` (a channel Attachment as JSON, with its bytes); `reply_to` is
+    `payload` has `text` and `markdown`, or `attachment` (a channel Attachment as JSON, which names its bytes); `reply_to` is
     the message that is answered, on a chain's first op only; an answer's first text has `preview`.
     """
 
@@ -81,7 +81,7 @@ def _links(text: str, files: Sequence[FilePart], limits: Limits) -> Iterator[tup
     for index, piece in enumerate(split(text, limits)):
         yield _text("send_text" if index else "send_reply", piece, markdown=True)
     for file in files:
-        size = _decoded_size(file.data)
+        size = file.octets()
         if size > limits.attachment_bytes_max:
             yield _text("send_text", _too_large(file.name, size, limits), markdown=False)
         else:
@@ -103,14 +103,11 @@ def _too_large(name: str, size: int, limits: Limits) -> str:
 
 
 def _attachment(file: FilePart, size: int) -> Attachment:
-    return Attachment(kind=_attachment_kind(file.mime), name=file.name, mime=file.mime, size=size, data=file.data)
+    data = file.data if file.sha256 is None else None
+    kind = _attachment_kind(file.mime)
+    return Attachment(kind=kind, name=file.name, mime=file.mime, size=size, data=data, sha256=file.sha256)
 
 
 def _attachment_kind(mime: str) -> Any:
     kind = mime.partition("/")[0]
     return kind if kind in ("image", "audio", "video") else "document"
-
-
-def _decoded_size(data: str) -> int:
-    """Bytes that base64 `data` stands for."""
-    return len(data) * 3 // 4 - data[-2:].count("=")

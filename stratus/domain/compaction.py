@@ -55,5 +55,5 @@ def _part_weight(part: Part) -> int:
         case ToolResultPart():
             return len(part.content)
         case FilePart():
-            return min(len(part.data), _FILE_WEIGHT_MAX)
+            return min(part.octets(), _FILE_WEIGHT_MAX)
     return 0

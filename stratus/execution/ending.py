@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,6 @@ from stratus.domain.values import FilePart, Message, RunError, TextPart, Usage
 from stratus.effects import Batcher, Clock, Failpoints, Ids
 from stratus.execution.calls import Calls
 from stratus.execution.journal import Journal
-from stratus.store import blob
 from stratus.store.database import Database
 from stratus.store.plan import NewOp, addressed
 from stratus.store.run import ClaimedRun, Ending
@@ -59,7 +57,7 @@ async def ending_of(
     conclusion: Conclusion, claimed: ClaimedRun, journal: Journal, left: Left, tools: TurnTools
 ) -> Ending:
     """What the finish commits. The caller holds the journal's lock for good."""
-    files = await _files(tools.db, claimed, left.calls) if conclusion.answer is not None else []
+    files = _files(claimed, left.calls) if conclusion.answer is not None else []
     streamed = journal.take()
     messages = _last_messages(conclusion, journal, left)
     events = [event for message in messages if message.role == "assistant" for event in _answer_events(message)]
@@ -88,17 +86,11 @@ def response_events(message: Message, done: ModelDone) -> list[NewEvent]:
     ]
 
 
-async def _files(db: Database, claimed: ClaimedRun, calls: Calls | None) -> list[FilePart]:
-    """What the calls produced for the person, with its bytes."""
+def _files(claimed: ClaimedRun, calls: Calls | None) -> list[FilePart]:
+    """What the calls produced for the person: their bytes were stored with the calls' results, and stay where they are."""
     if calls is None or claimed.reply_to is None:
         return []
-    files = []
-    for file in calls.files():
-        data = await blob.get(db, bytes.fromhex(file["sha256"]))
-        if data is not None:
-            encoded = base64.b64encode(data).decode()
-            files.append(FilePart(name=file["name"], mime=file["mime"], data=encoded))
-    return files
+    return [FilePart.model_validate({**file, "kind": "file"}) for file in calls.files()]
 
 
 def _last_messages(conclusion: Conclusion, journal: Journal, left: Left) -> list[Message]:

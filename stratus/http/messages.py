@@ -200,7 +200,7 @@ def _part(part: Part) -> dict[str, Any]:
     """A part for people: without the provider's opaque state, a file without its octets."""
     shown = part.model_dump(mode="json", exclude={"provider", "data"})
     if isinstance(part, FilePart):
-        shown["size"] = len(part.data.rstrip("=")) * 3 // 4
+        shown["size"] = part.octets()
     return shown
 
 

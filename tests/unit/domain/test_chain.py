@@ -43,6 +43,15 @@ def test_attachments_carry_bytes_kind_and_size() -> None:
     assert op.payload["attachment"]["kind"] == "document"
 
 
+def test_a_stored_file_is_only_named() -> None:
+    file = FilePart(name="a.png", mime="image/png", sha256="ab" * 32, size=70_000_000)
+    [told] = reply_chain("", [file], TO, LIMITS, key="k")
+    assert told.kind == "send_text" and "70000000 bytes" in told.payload["text"]
+    [op] = reply_chain("", [file.model_copy(update={"size": 3})], TO, LIMITS, key="k")
+    attachment = Attachment.model_validate(op.payload["attachment"])
+    assert (attachment.sha256, attachment.size, attachment.data) == ("ab" * 32, 3, None)
+
+
 def test_a_chain_of_files_alone_begins_with_the_first_file() -> None:
     chain = reply_chain(" \n ", [_file()], TO, LIMITS, key="k")
     assert [(op.kind, op.payload["reply_to"]) for op in chain] == [("send_attachment", "m1")]
