@@ -205,19 +205,35 @@ def _content(part: Part) -> Iterator[UserContent]:
         yield _file(part)
 
 
+def shows(mime: str) -> bool:
+    """Whether a file of this type can be put before a model: as bytes, or as text."""
+    plain = _plain(mime)
+    return plain in _BINARY_TYPES or _is_text(plain)
+
+
 def _file(part: FilePart) -> UserContent:
     from pydantic_ai.messages import BinaryContent
 
-    mime = part.mime.partition(";")[0].strip().lower()
+    mime, octets = _plain(part.mime), part.octets()
+    if octets and not part.data and shows(mime):
+        return f"[file {part.name} ({mime}, {octets} bytes): not part of this request, which has room for newer files only]"
     try:
         data = base64.b64decode(part.data, validate=True)
         if data and mime in _BINARY_TYPES:
             return BinaryContent(data, media_type=mime)
-        if mime.startswith("text/") or mime in _TEXT_TYPES:
+        if _is_text(mime):
             return _text_file(part.name, data.decode("utf-8"))
     except (binascii.Error, UnicodeDecodeError):
-        data = b""
-    return f"[file {part.name} ({mime}, {len(data)} bytes): its content cannot be shown to this model]"
+        pass
+    return f"[file {part.name} ({mime}, {octets} bytes): its content cannot be shown to this model]"
+
+
+def _plain(mime: str) -> str:
+    return mime.partition(";")[0].strip().lower()
+
+
+def _is_text(mime: str) -> bool:
+    return mime.startswith("text/") or mime in _TEXT_TYPES
 
 
 def _text_file(name: str, text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -79,7 +80,9 @@ class ChannelManager:
         self._clearing = asyncio.Lock()
         self.loop = Loop("channels", self.step, terms.poll, self._doors.clock, self._doors.chance)
         self.drafts = Drafts(db, self._easels, self._doors.clock, self._doors.chance)
+        self._hints = hints
         hints.on("outbox", self._something_to_send)
+        hints.on("media", self._something_to_fetch)
         hints.on("channels", self._something_configured)
         hints.on(TOPIC, self._asked_for)
 
@@ -241,6 +244,7 @@ class ChannelManager:
             self._terms,
             self._doors,
             self.loop.wake,
+            partial(self._hints.send, "inbox"),
         )
         self._slots[owned.row.id] = _Slot(runtime, self._spawn(self._run(owned.row.id, runtime)), owned.row.platform)
         log.info("channel.taken", channel=owned.row.id, token=owned.lease.token)
@@ -260,6 +264,11 @@ class ChannelManager:
         self._balance.asked(key)
         if key:
             self.loop.wake()
+
+    def _something_to_fetch(self, key: str) -> None:
+        for channel_id, slot in self._slots.items():
+            if key in ("", str(channel_id)):
+                slot.runtime.fetch()
 
     def _something_configured(self, _key: str) -> None:
         self._look = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,10 @@ import structlog
 from stratus.channel.errors import AccountStopped
 from stratus.channel.protocol import Adapter
 from stratus.channel.registry import UnknownPlatform
+from stratus.channel.values import Event
 from stratus.delivery.dispatcher import Dispatcher
 from stratus.delivery.drafts import Easel, easel
+from stratus.delivery.fetcher import Fetcher
 from stratus.delivery.health import ChannelHealth, State
 from stratus.delivery.leash import Leash
 from stratus.delivery.link import MISCONFIGURED, Link
@@ -23,6 +25,7 @@ from stratus.domain.errors import StratusError
 from stratus.store.adapter_config import adapter_config
 from stratus.store.channel_lease import AccountTaken, HealthReport, OwnedChannel
 from stratus.store.database import Database
+from stratus.store.inbox import ChannelLease
 from stratus.store.outbox import Outcome
 from stratus.store.vault import Vault
 
@@ -59,6 +62,7 @@ class ChannelRuntime:
         terms: Terms,
         doors: Doors,
         changed: Callable[[], None],
+        ready: Callable[[], None],
     ) -> None:
         self.tenure = tenure
         self.revision = owned.row.config_revision
@@ -69,6 +73,7 @@ class ChannelRuntime:
         self._adapters = adapters
         self._vault = vault
         self._deliver = deliver
+        self._ready = ready
         self._terms = terms
         self._doors = doors
         self._ending: Ending | None = None
@@ -76,6 +81,7 @@ class ChannelRuntime:
         self._over = asyncio.Event()
         self._settle_seconds = terms.send_budget
         self._dispatcher: Dispatcher | None = None
+        self._fetcher: Fetcher | None = None
         self.easel: Easel | None = None  # once sending may begin, if the channel shows drafts
         self._sends: dict[asyncio.Task[None], Leash] = {}
         self._idle = False
@@ -99,6 +105,11 @@ class ChannelRuntime:
         """There may be something to send."""
         if self._dispatcher is not None:
             self._dispatcher.loop.wake()
+
+    def fetch(self) -> None:
+        """An event may wait for its files."""
+        if self._fetcher is not None:
+            self._fetcher.loop.wake()
 
     def report(self) -> HealthReport:
         """How it does, for the channel's row."""
@@ -153,12 +164,22 @@ class ChannelRuntime:
                 partial(self._leashed, group),
                 self.stop,
             )
+            fetcher = Fetcher(
+                self._db,
+                self._owned.row,
+                self.tenure,
+                adapter,
+                self._terms,
+                self._doors,
+                partial(self._leashed, group),
+                self._made_ready,
+            )
             draining: list[asyncio.Task[None]] = []
 
             def begin() -> None:
-                self._dispatcher = dispatcher
+                self._dispatcher, self._fetcher = dispatcher, fetcher
                 self.easel = easel(self.tenure.lease, adapter, self._owned.row.config, self.wake)
-                draining.append(group.create_task(dispatcher.loop.run()))
+                draining.extend(group.create_task(one.loop.run()) for one in (dispatcher, fetcher))
 
             receive = Leash(self._receive(adapter, begin))
             receiving = group.create_task(receive.run())
@@ -166,13 +187,15 @@ class ChannelRuntime:
             self.easel = None
             # Never cut off in a step: an intent that commits unseen would hold its lane until the next owner.
             dispatcher.loop.stop()
+            fetcher.loop.stop()
             if not await receive.end(receiving, _CANCEL_SECONDS):
                 self._ignored("receive")
             await asyncio.gather(*draining, return_exceptions=True)
+            await fetcher.end()
             await dispatcher.settle(self._settle_seconds)
             for task, send in list(self._sends.items()):
                 if not await send.end(task, 0):
-                    self._ignored("send")
+                    self._ignored("send or fetch")
 
     def _leashed(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         leash = Leash(work)
@@ -195,13 +218,23 @@ class ChannelRuntime:
             self._owned,
             self.tenure,
             adapter,
-            self._deliver,
+            self._take_in,
             self.health,
             self._terms,
             self._doors,
             begin,
         )
         self.stop(await link.run())
+
+    async def _take_in(self, lease: ChannelLease, events: Sequence[Event], cursor: Mapping[str, Any] | None) -> None:
+        await self._deliver(lease, events, cursor)
+        if self._fetcher is not None:
+            self._fetcher.heard()
+
+    def _made_ready(self) -> None:
+        """An event has its files; of those that could not be had its sender is told."""
+        self._ready()
+        self.wake()
 
     async def _refused(self, error: str) -> Ending:
         """Keep the channel for a while, idle: another replica would only be refused as well.

@@ -147,9 +147,9 @@ class RunInput(Value):
 
 
 def _attached(item: Attachment) -> FilePart | TextPart:
-    if item.data is None:
-        return TextPart(text=f"[attachment {item.name or item.kind}: not available]")
-    return FilePart(name=item.name, mime=item.mime, data=item.data)
+    if item.sha256 is not None or item.data is not None:
+        return FilePart(name=item.name, mime=item.mime, data=item.data or "", sha256=item.sha256, size=item.size)
+    return TextPart(text=f"[attachment {item.name or item.kind} ({item.mime}): {item.missing or 'not available'}]")
 
 
 class Actor(Value):

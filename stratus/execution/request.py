@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -70,9 +70,17 @@ class Listener(Protocol):
         """Wait while too much is unwritten."""
 
 
+Files = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+
+
+async def _as_they_are(messages: Sequence[Message]) -> Sequence[Message]:
+    return messages
+
+
 @dataclass(frozen=True)
 class Asking:
-    """Who asks what. `turn_start` is where in `history` the present turn begins: that much always stays.
+    """Who asks what. `turn_start` is where in `history` the present turn begins: that much always stays. `files` fills in what the history
+    only names.
 
     `left_out` is what an earlier request of the same turn had to leave out (ModelDone.left_out): this one begins there.
     """
@@ -83,6 +91,7 @@ class Asking:
     tools: Sequence[ToolSpec]
     turn_start: int
     left_out: int = 0
+    files: Files = _as_they_are
 
 
 async def ask(asking: Asking, journal: Listener, clock: Clock) -> ModelDone:
@@ -123,7 +132,7 @@ class _Request:
     async def _attempt(self) -> ModelDone:
         agent = self._agent
         model = self._asking.models.get(agent)
-        history = cut(self._messages, self._left_out)
+        history = await self._asking.files(cut(self._messages, self._left_out))
         request = ModelRequest(agent.soul, history, list(self._asking.tools), agent.settings)
         with self._asking.models.admission.ticket(agent.id, agent.max_concurrent) as ticket:
             waited = 0.0

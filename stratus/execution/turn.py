@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 
 import structlog
 
@@ -31,6 +32,7 @@ from stratus.domain.turn import (
 from stratus.domain.values import Message, RunError, Usage
 from stratus.execution.calls import Calls
 from stratus.execution.ending import Conclusion, Left, TurnTools, ending_of, response_events
+from stratus.execution.files import with_files
 from stratus.execution.journal import Journal
 from stratus.execution.notices import Notifier
 from stratus.execution.parking import parking_of
@@ -202,7 +204,8 @@ class Turn:
 
     async def _asked(self, agent: AgentDefinition, rules: AgentRules) -> ModelDone:
         turn_start = len(self._history) - len(self._said)
-        asking = Asking(self._with.models, agent, self._history, rules.specs(), turn_start, self._left_out)
+        files = partial(with_files, self._with.db)
+        asking = Asking(self._with.models, agent, self._history, rules.specs(), turn_start, self._left_out, files)
         try:
             done = await ask(asking, self._journal, self._with.clock)
         except TurnFailed as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 from stratus.channel.values import Event
 from stratus.domain.errors import DatabaseAway
+from stratus.domain.media import waits
 from stratus.effects import Batcher, Failpoints
 from stratus.store import inbox
 from stratus.store.database import Database
@@ -30,7 +31,7 @@ class Intake:
         await inbox.intake(self._db, arrivals, lease=lease, cursor=cursor)
         await self._failpoints.hit("ingest.after_commit")
         if events:
-            self._hints.send("inbox")
+            self._hint([(lease.channel_id, event) for event in events])
 
     async def push(self, channel_id: int, account: str | None, events: Sequence[Event]) -> None:
         """Commit the events of one webhook request, which `account` received. Raises DatabaseAway."""
@@ -45,5 +46,10 @@ class Intake:
         await self._failpoints.hit("ingest.before_commit")
         await inbox.intake(self._db, arrivals)
         await self._failpoints.hit("ingest.after_commit")
-        self._hints.send("inbox")
+        self._hint([(arrival.channel_id, arrival.event) for arrival in arrivals])
         return [None] * len(arrivals)
+
+    def _hint(self, events: Sequence[tuple[int, Event]]) -> None:
+        self._hints.send("inbox")
+        for channel_id in {channel_id for channel_id, event in events if waits(event)}:
+            self._hints.send("media", str(channel_id))

@@ -29,6 +29,12 @@ async def put(connection: Connection, data: bytes) -> bytes:
     return digest
 
 
+async def put_all(connection: Connection, files: Sequence[bytes]) -> None:
+    """Store several, in the order of their digests: two transactions that store the same files wait for each other, not both ways."""
+    for data in sorted(files, key=lambda data: hashlib.sha256(data).digest()):
+        await put(connection, data)
+
+
 async def get(db: Database, digest: bytes) -> bytes | None:
     """The bytes with this SHA-256, or None."""
     rows = await db.read(lambda c: c.fetch(_GET, digest))

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class Hints:
-    """Topics are `inbox`, `runs`, `cancel`, `family`, `waiting`, `outbox`, `session`, `agents`, `channels`, `balance` and `schedules`.
+    """Topics are `inbox`, `runs`, `cancel`, `family`, `waiting`, `media`, `outbox`, `session`, `agents`, `channels`, `balance` and `schedules`.
 
     A key names what a hint is about; with the key "" it is about all of its topic.
 

@@ -14,6 +14,8 @@ from pydantic import ValidationError
 from stratus.channel.values import Event, Sender
 from stratus.domain.errors import LeaseLost
 from stratus.domain.inbox import INBOX, MAX_ROUTE_ATTEMPTS, ROUTE_WINDOW_SECONDS, InboxEvent, InboxState
+from stratus.domain.media import ALBUM_SECONDS, lifted, waits
+from stratus.store import blob
 from stratus.store.database import Connection, Database
 
 # A namespace for the routers' advisory transaction locks, beside which the channel's id is the key.
@@ -22,16 +24,33 @@ ROUTE_LOCK = 7305
 # Keys are unique for one account. A channel that has had several, kept apart from its first on, puts the others' names before them.
 _INTAKE = """
 INSERT INTO channel_inbox
-       (channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, account_key, state)
+       (channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, account_key, state, not_before)
 SELECT c.id, CASE WHEN by.account <> c.health ->> 'first_account' THEN by.account || '@' ELSE '' END || e.event_key,
-       e.kind, e.version, e.chat_key, e.thread_key, e.sender, e.payload, by.account, $9
-  FROM unnest($1::bigint[], $2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[], $8::jsonb[], $10::text[])
-       WITH ORDINALITY AS e(channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, account, ordinal)
+       e.kind, e.version, e.chat_key, e.thread_key, e.sender, e.payload, by.account, e.state,
+       clock_timestamp() + make_interval(secs => e.wait)
+  FROM unnest($1::bigint[], $2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::jsonb[], $8::jsonb[], $9::text[], $10::text[],
+              $11::float8[])
+       WITH ORDINALITY
+       AS e(channel_id, event_key, kind, version, chat_key, thread_key, sender, payload, state, account, wait, ordinal)
   JOIN channel c ON c.id = e.channel_id AND c.deleted_at IS NULL
  CROSS JOIN LATERAL (SELECT coalesce(e.account, c.account_key) AS account) AS by
  ORDER BY e.ordinal
     ON CONFLICT (channel_id, event_key) DO NOTHING
 RETURNING id, channel_id
+"""
+
+# A part that has come later starts the wait for the next anew, for all that are there.
+_NEXT_PART = """
+WITH part AS (
+    SELECT i.id FROM channel_inbox i
+      JOIN unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) AS a(channel_id, chat_key, thread_key, album)
+        ON i.channel_id = a.channel_id AND i.chat_key = a.chat_key AND i.thread_key = a.thread_key AND i.payload ->> 'album' = a.album
+     WHERE i.state = 'received'
+     ORDER BY i.id
+       FOR NO KEY UPDATE OF i
+)
+UPDATE channel_inbox i SET not_before = greatest(i.not_before, clock_timestamp() + make_interval(secs => $5))
+  FROM part p WHERE i.id = p.id AND i.state = 'received'
 """
 
 _ADVANCE = """
@@ -174,7 +193,12 @@ async def intake(
 
 
 async def _insert(connection: Connection, arrivals: Sequence[Arrival]) -> int:
-    events = [arrival.event for arrival in arrivals]
+    light = [lifted(arrival.event.attachments) for arrival in arrivals]
+    await blob.put_all(connection, [data for _, blobs in light for data in blobs])
+    events = [
+        arrival.event.model_copy(update={"attachments": files}) if blobs or files else arrival.event
+        for arrival, (files, blobs) in zip(arrivals, light, strict=True)
+    ]
     rows = await connection.fetch(
         _INTAKE,
         [arrival.channel_id for arrival in arrivals],
@@ -185,10 +209,20 @@ async def _insert(connection: Connection, arrivals: Sequence[Arrival]) -> int:
         [event.thread for event in events],
         [event.sender.model_dump_json() for event in events],
         [event.model_dump_json() for event in events],
-        str(InboxState.READY),
+        [str(InboxState.RECEIVED if waits(event) else InboxState.READY) for event in events],
         [arrival.account for arrival in arrivals],
+        [ALBUM_SECONDS if waits(event) and event.album is not None else 0.0 for event in events],
     )
+    await _part_of_an_album(connection, [(arrivals[at].channel_id, one) for at, one in enumerate(events)])
     return len(rows)
+
+
+async def _part_of_an_album(connection: Connection, events: Sequence[tuple[int, Event]]) -> None:
+    albums = {(channel_id, one.chat, one.thread, one.album) for channel_id, one in events if one.album and waits(one)}
+    if albums:
+        await connection.execute(
+            _NEXT_PART, *[list(column) for column in zip(*sorted(albums), strict=True)], ALBUM_SECONDS
+        )
 
 
 async def channels_with_work(db: Database) -> list[int]:

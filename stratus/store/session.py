@@ -9,7 +9,9 @@ from uuid import UUID
 
 from stratus.domain.agent import BusyPolicy
 from stratus.domain.errors import AgentMismatch, KeyReused
+from stratus.domain.media import lifted_parts
 from stratus.domain.values import Actor, ReplyTo, RunInput
+from stratus.store import blob
 from stratus.store.database import Connection, Database
 
 _MAKE = """
@@ -248,6 +250,9 @@ async def _repeated(connection: Connection, runs: Sequence[NewRun]) -> dict[tupl
 
 
 async def _insert(connection: Connection, runs: Sequence[NewRun]) -> list[Enqueued]:
+    light = [lifted_parts(run.input.parts) for run in runs]
+    await blob.put_all(connection, [data for _, blobs in light for data in blobs])
+    inputs = [run.input.model_copy(update={"parts": parts}) for run, (parts, _) in zip(runs, light, strict=True)]
     rows = await connection.fetch(
         _ENQUEUE,
         [run.session_id for run in runs],
@@ -257,7 +262,7 @@ async def _insert(connection: Connection, runs: Sequence[NewRun]) -> list[Enqueu
         [run.request_key for run in runs],
         [run.request_hash for run in runs],
         [run.actor.model_dump_json() for run in runs],
-        [run.input.model_dump_json() for run in runs],
+        [one.model_dump_json() for one in inputs],
         [None if run.reply_to is None else run.reply_to.model_dump_json() for run in runs],
         [run.inbox_id for run in runs],
         [run.traceparent for run in runs],

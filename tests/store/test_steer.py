@@ -15,6 +15,7 @@ import pytest
 from stratus.domain.errors import LeaseLost
 from stratus.domain.event import NewEvent
 from stratus.domain.values import FilePart, RunInput
+from stratus.store import blob
 from stratus.store.database import Database, Timeouts
 from stratus.store.execution import Append, append
 from stratus.store.run import claim, finish
@@ -75,7 +76,9 @@ async def test_files_come_with_the_message(db: Database) -> None:
     file = FilePart(name="a.txt", mime="text/plain", data="aGk=")
     await queue(db, replace(steering("see"), input=RunInput(text="see", parts=[file])))
     [message] = await take_up(db, claimed.lease, claimed.run_seq, 1)
-    assert file in message.parts
+    [kept] = [part for part in message.parts if isinstance(part, FilePart)]
+    assert (kept.name, kept.size, kept.data) == ("a.txt", 2, "")
+    assert await blob.get(db, bytes.fromhex(kept.sha256 or "")) == b"hi"
     assert await rows(db, "SELECT parts -> 1 ->> 'name' AS name FROM message WHERE position = 2") == [{"name": "a.txt"}]
 
 

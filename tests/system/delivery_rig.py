@@ -38,10 +38,11 @@ TERMS = Terms(
 KEYS = ["k" * 32]
 
 Answer = Callable[[Op, Guard], Awaitable[Receipt]]
+Fetch = Callable[[str], Awaitable[Blob]]
 
 
 class Platform:
-    """What all adapters of a test talk to. `answers` are used up one a call; then calls are accepted. `polls` are errors for receive()."""
+    """What all adapters of a test talk to. `answers` and `fetches` are used up one a call; `polls` are errors for receive()."""
 
     def __init__(self) -> None:
         self.account = "bot1"
@@ -55,6 +56,9 @@ class Platform:
         self.cursors: list[Cursor | None] = []
         self.configs: list[ChannelConfig] = []
         self.closed = 0
+        self.blobs: dict[str, bytes] = {}
+        self.fetches: list[Fetch] = []
+        self.fetched: list[str] = []
 
     def adapters(self, _name: str) -> type[Adapter]:
         platform = self
@@ -63,6 +67,9 @@ class Platform:
             shared = platform
 
         return Bound
+
+    async def hand_out(self, ref: str) -> Blob:
+        return Blob(name=ref, mime="", data=self.blobs[ref])
 
     async def accept(self, op: Op, _guard: Guard | None = None) -> Receipt:
         self.sent.append(op)
@@ -107,7 +114,9 @@ class Scripted:
         return WebhookReply()
 
     async def fetch(self, ref: str) -> Blob:
-        raise NotImplementedError
+        self.shared.fetched.append(ref)
+        answer = self.shared.fetches.pop(0) if self.shared.fetches else self.shared.hand_out
+        return await answer(ref)
 
     async def send(self, op: Op, guard: Guard) -> Receipt:
         self.shared.calls.append(op)
@@ -162,6 +171,7 @@ class Replica:
             raise DatabaseAway("cut off")
         await inbox.intake(self.db, [Arrival(lease.channel_id, e) for e in events], lease=lease, cursor=cursor)
         self.delivered.extend(events)
+        self.hints.send("media", str(lease.channel_id))
 
     async def _keep(self) -> None:
         while True:

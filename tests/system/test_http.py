@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import inspect
 from collections.abc import AsyncIterator
 from typing import Any
@@ -268,14 +269,14 @@ async def test_the_busy_policy_of_a_message(web: Web) -> None:
 
 async def test_files_come_with_a_message(web: Web) -> None:
     ann = await web.person("ann")
-    data = base64.b64encode(b"octets").decode()
+    data, digest = base64.b64encode(b"octets").decode(), hashlib.sha256(b"octets").hexdigest()
     await ann.say("s1", "see", attachments=[{"name": "a.txt", "mime": "text/plain", "data": data}])
     [claimed] = await claim(web.db, "worker", 1, 60.0)
     assert claimed.input.text == "see"
     page = (await ann.call("GET", "/sessions/s1/messages")).json()
     assert page["messages"][0]["parts"] == [
         {"kind": "text", "text": "see"},
-        {"kind": "file", "name": "a.txt", "mime": "text/plain", "size": 6},
+        {"kind": "file", "name": "a.txt", "mime": "text/plain", "size": 6, "sha256": digest},
     ]
 
 
