@@ -59,3 +59,6 @@ OUTBOX: Machine[OpState, OpEvent] = Machine(
 )
 
 MAX_SEND_ATTEMPTS = 5
+
+# What an operator may say of an op that only a person can settle.
+VERDICTS = {"sent": OpEvent.EVIDENCE, "resend": OpEvent.RESEND, "cancel": OpEvent.CANCEL}

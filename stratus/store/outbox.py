@@ -200,24 +200,6 @@ SELECT c.id FROM unnest($1::bigint[]) AS c(id)
                 WHERE o.channel_id = c.id AND o.state IN ('pending', 'sending') AND o.not_before <= stratus_now())
 """
 
-_LIST = """
-SELECT o.id, c.public_id AS channel, c.name AS channel_name, o.kind, o.state, o.attempts, o.lane, o.lane_seq, o.created_at,
-       o.not_before, o.sent_message_id, o.error, o.delivery_key, r.public_id AS run
-  FROM channel_outbox o JOIN channel c ON c.id = o.channel_id LEFT JOIN agent_run r ON r.id = o.run_id
- WHERE ($1::text IS NULL OR o.state = $1) ORDER BY o.id DESC LIMIT $2
-"""
-
-_RESOLVE = """
-UPDATE channel_outbox o
-   SET state = $2, settled_at = CASE WHEN $2 IN ('sent', 'canceled') THEN clock_timestamp() END,
-       attempt_token = NULL, attempt_deadline = NULL,
-       not_before = clock_timestamp(), attempts = CASE WHEN $2 = 'pending' THEN 0 ELSE o.attempts END,
-       receipt = CASE WHEN $2 = 'sent' THEN jsonb_build_object('resolved_by', $3::text) ELSE o.receipt END,
-       error = coalesce(o.error, '{}') || jsonb_build_object('resolved_by', $3::text)
- WHERE o.id = $1 AND o.state = ANY($4)
-RETURNING o.channel_id
-"""
-
 
 @dataclass(frozen=True)
 class Intent:
@@ -262,7 +244,7 @@ async def intend(db: Database, lease: ChannelLease, replica: str, limit: int) ->
         rows = await connection.fetch(_INTEND, lease.channel_id, lease.token, lease.holder, replica, limit)
         failed = [row["id"] for row in rows if row["state"] == "failed"]
         if failed:
-            await connection.execute(_CANCEL_DEPENDENTS, failed)
+            await cancel_dependents(connection, failed)
         if not rows and not await connection.fetchval(_OWNED, lease.channel_id, lease.token, lease.holder):
             raise LeaseLost(f"channel {lease.channel_id} is another's")
         made[:] = await _with_previews(connection, [_intent(row) for row in rows if row["state"] == "sending"])
@@ -320,7 +302,7 @@ async def complete(db: Database, outcomes: Sequence[Outcome]) -> dict[int, str]:
         states = {row["id"]: row["state"] for row in rows}
         failed = [op_id for op_id, state in states.items() if state == "failed"]
         if failed:
-            await connection.execute(_CANCEL_DEPENDENTS, failed)
+            await cancel_dependents(connection, failed)
         return states
 
     return await db.transact(work, idempotent=True)
@@ -336,22 +318,9 @@ async def adopt(db: Database, lease: ChannelLease, grace: float) -> dict[int, st
     return await db.transact(work, idempotent=True)
 
 
-async def listing(db: Database, state: str | None, limit: int) -> list[dict[str, Any]]:
-    """The newest ops, for operators; of one state if given."""
-    rows = await db.read(lambda c: c.fetch(_LIST, state, limit))
-    return [{**dict(row), "error": orjson.loads(row["error"]) if row["error"] else None} for row in rows]
-
-
-async def settle_by_operator(db: Database, op_id: int, to: str, sources: Sequence[str], by: str) -> int | None:
-    """An operator's verdict on an op that is in one of `sources`. Returns its channel, or None when it was not."""
-
-    async def work(connection: Connection) -> int | None:
-        channel: int | None = await connection.fetchval(_RESOLVE, op_id, to, by, list(sources))
-        if channel is not None and to == "canceled":
-            await connection.execute(_CANCEL_DEPENDENTS, [op_id])
-        return channel
-
-    return await db.transact(work)
+async def cancel_dependents(connection: Connection, failed: Sequence[int]) -> None:
+    """Give up what can no longer be sent because an op before it in its chain was not."""
+    await connection.execute(_CANCEL_DEPENDENTS, list(failed))
 
 
 def _intent(row: Mapping[str, Any]) -> Intent:

@@ -35,6 +35,7 @@ UNGRANTED = {
     "outbox_attempt": "delivery's",
     "outbox_blob": "delivery's",
     "outbox_lane": "delivery's",
+    "outbox_verdict": "the operators'",
     "principal": "who people are",
     "replica": "for operators",
     "schedule": "the scheduler's",

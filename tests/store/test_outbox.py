@@ -16,6 +16,7 @@ from stratus.store.database import Database
 from stratus.store.inbox import ChannelLease
 from stratus.store.outbox import Intent, Outcome
 from stratus.store.plan import NewOp, plan
+from stratus.store.verdict import Verdict, settle
 from tests.store.world import make_channel, own, rows
 
 BUDGET, GRACE = 20.0, 8.0
@@ -361,6 +362,6 @@ async def test_a_key_is_young_again_after_a_verdict_and_proven_failures_have_non
     await side.end(intent, "retryable", detail={SAME_KEY: True})
     intent = await side.begun()
     await side.end(intent, "unknown")
-    await outbox.settle_by_operator(side.db, intent.op_id, "pending", ["unknown"], "ann")
+    await settle(side.db, Verdict(intent.op_id, "resend", "ann", uuid4()))
     assert await same_key_ages(side.db, [intent.op_id]) == {}
     assert (await side.begun()).attempts == 1

@@ -214,8 +214,14 @@ async def test_an_operator_settles_what_is_unknown_and_nothing_else(stratus: Com
     assert sorted(one["id"] for one in listed) == ids[:2]
     assert (await stratus("outbox", "mark-sent", str(ids[0]), "--json")).json() == {"id": ids[0], "state": "sent"}
     assert (await stratus("outbox", "resend", str(ids[1]), "--json")).json() == {"id": ids[1], "state": "pending"}
-    assert "no operation" in (await stratus("outbox", "resend", str(ids[2]))).refused()
-    assert (await stratus("outbox", "cancel", str(ids[2]))).code == 0
+    assert "is pending: it waits to be sent" in (await stratus("outbox", "resend", str(ids[2]))).refused()
+    both = await stratus("outbox", "cancel", str(ids[0]), str(ids[2]), "--note", "not wanted")
+    assert both.code == 1 and f"operation {ids[0]} is sent" in both.err, "what one refuses does not hold up the other"
+    shown = (await stratus("outbox", "show", str(ids[2]), "--json")).json()
+    assert [(one["action"], one["note"]) for one in shown["verdicts"]] == [("cancel", "not wanted")]
+    assert shown["verdicts"][0]["by"].startswith("cli")
+    assert "verdicts:" in (await stratus("outbox", "show", str(ids[1]))).out
+    assert "no operation 999" in (await stratus("outbox", "show", "999")).refused()
     assert [row["state"] for row in await rows(db, "SELECT state FROM channel_outbox ORDER BY id")] == [
         "sent",
         "pending",

@@ -36,6 +36,7 @@ async def test_administration_is_for_admins(web: Web) -> None:
         ("GET", "/channels", None),
         ("POST", "/channels", {"platform": "testchan", "name": "x", "agent": "demo"}),
         ("GET", "/outbox", None),
+        ("GET", "/outbox/1", None),
         ("POST", "/outbox/1", {"action": "sent"}),
         ("GET", "/replicas", None),
         ("GET", "/backlog", None),
@@ -104,6 +105,16 @@ async def test_an_operator_settles_what_cannot_be_known(web: Web) -> None:
     assert code(await admin.call("POST", f"/outbox/{first}", json={"action": "resend"})) == (409, "conflict")
     assert code(await admin.call("POST", f"/outbox/{second}", json={"action": "sent"})) == (409, "conflict")
     assert code(await admin.call("POST", f"/outbox/{first}", json={"action": "explode"})) == (400, "bad_input")
+    strange = {"action": "cancel", "message_id": "7"}
+    assert code(await admin.call("POST", f"/outbox/{third}", json=strange)) == (400, "bad_input")
+    shown = (await admin.call("GET", f"/outbox/{second}")).json()
+    assert [(one["action"], one["by"]) for one in shown["verdicts"]] == [("resend", str(admin.who.public_id))]
+    assert [one["attempt"] for one in shown["attempts_made"]] == [1]
+    assert code(await admin.call("GET", "/outbox/999")) == (404, "not_found")
+    page = (await admin.call("GET", "/outbox?limit=2")).json()
+    assert page["next"] == page["ops"][-1]["id"]
+    rest = (await admin.call("GET", f"/outbox?before={page['next']}")).json()
+    assert ([one["id"] for one in rest["ops"]], rest["next"]) == ([second, first], None)
     assert code(await admin.call("GET", "/outbox?state=nonsense")) == (400, "bad_input")
     assert (await admin.call("GET", "/backlog")).json()["backlog"][0]["queue"] == "outbox"
 

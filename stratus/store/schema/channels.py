@@ -169,6 +169,22 @@ outbox_attempt = Table(
     postgresql_with=CHURN,
 )
 
+outbox_verdict = Table(
+    "outbox_verdict",
+    metadata,
+    row_id(),
+    Column("op_id", BigInteger, ForeignKey("channel_outbox.id"), nullable=False),
+    Column("key", UUID(), nullable=False, unique=True),
+    required("action"),
+    required("by"),
+    time("at", now=True),
+    required("from_state"),
+    required("to_state"),
+    Column("note", Text),
+    CheckConstraint("action IN ('sent', 'resend', 'cancel')", name="action"),
+    Index("outbox_verdict_op", "op_id"),
+)
+
 outbox_blob = Table(
     "outbox_blob",
     metadata,
