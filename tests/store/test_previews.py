@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
 from stratus.domain.draft import Step
 from stratus.domain.run import RunEvent
 from stratus.domain.values import RunError
-from stratus.store import outbox
 from stratus.store.database import Database
 from stratus.store.park import park
 from stratus.store.plan import NewOp
 from stratus.store.preview import REFUSED
 from stratus.store.stop import stop
+from stratus.store.verdict import Verdict, settle
 from tests.store.painting import Painting, edits, painted
 from tests.store.parked import asking, parking
 from tests.store.test_outbox import AGE
@@ -115,7 +117,7 @@ async def test_an_operators_verdict_makes_no_preview_clean(painting: Painting) -
     await painting.draw("two")
     edit = await painting.begun()
     await painting.end(edit, "unknown")
-    await outbox.settle_by_operator(painting.db, edit.op_id, "canceled", ["unknown"], "Olga")
+    await settle(painting.db, Verdict(edit.op_id, "cancel", "Olga", uuid4()))
     assert await painting.draw("three") is Step.OVER
     await painting.answer()
     assert edits(await painting.one()) == ("the answer", None)
@@ -126,7 +128,7 @@ async def test_a_draft_that_an_operator_sent_again_makes_no_preview_clean(painti
     await painting.draw("two")
     edit = await painting.begun()
     await painting.end(edit, "unknown")
-    await outbox.settle_by_operator(painting.db, edit.op_id, "pending", ["unknown"], "Olga")
+    await settle(painting.db, Verdict(edit.op_id, "resend", "Olga", uuid4()))
     await painting.answer()
     assert edits(await painting.one()) == ("the answer", None)
     assert [state for _, state, _ in await painting.ops()] == ["sent", "canceled", "sending"]
