@@ -51,6 +51,7 @@ _ALLOWED_UPDATES = (
     "edited_channel_post",
     "callback_query",
     "my_chat_member",
+    "message_reaction",
 )
 _POLL_SECONDS_MAX = 50  # the server's own cap: tdlib/telegram-bot-api, Client.cpp
 _DOWNLOAD_BYTES_MAX = 20_000_000  # https://core.telegram.org/bots/api#getfile

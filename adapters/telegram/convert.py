@@ -88,6 +88,8 @@ def _known(update: Raw, me: Me) -> Event:
     for name in _MEMBERS:
         if name in update:
             return _member(update, name)
+    if "message_reaction" in update:
+        return _reaction(update)
     return _other(update)
 
 
@@ -150,6 +152,26 @@ def _member(update: Raw, name: str) -> Event:
             "kind": "member",
             "chat": _chat_id(change["chat"]),
             "sender": _person(change["from"]),
+            "direct": change["chat"]["type"] == "private",
+            "addressed": False,
+            "payload": clean_json(update),
+        }
+    )
+
+
+def _reaction(update: Raw) -> Event:
+    """A change of somebody's reactions to a message: `text` has the emoji that are there now."""
+    change: Raw = update["message_reaction"]
+    author = change.get("user")
+    now = [clean(str(one["emoji"])) for one in change["new_reaction"] if one.get("type") == "emoji"]
+    return Event.model_validate(
+        {
+            "key": f"update:{_number(update['update_id'])}",
+            "kind": "other",
+            "chat": _chat_id(change["chat"]),
+            "sender": _sender({"chat": change.get("actor_chat")}) if author is None else _person(author),
+            "message_id": str(_number(change["message_id"])),
+            "text": " ".join(now),
             "direct": change["chat"]["type"] == "private",
             "addressed": False,
             "payload": clean_json(update),

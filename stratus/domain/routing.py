@@ -95,7 +95,7 @@ _APPROVAL = re.compile("[0-9a-f]{32}")
 _SILENT = {
     "edit": "edits do not change what was asked",
     "member": "membership changes need no answer",
-    "migrate": "noted",
+    "migrate": "the chat goes on under its new id",
     "other": "this kind of event has no meaning here",
 }
 

@@ -15,7 +15,7 @@ from stratus.effects import Failpoints
 from stratus.ingress.assembly import Assembly, reply_to
 from stratus.ingress.commands import obey
 from stratus.ingress.groups import Groups
-from stratus.store import binding, group, inbox
+from stratus.store import binding, chat_move, group, inbox
 from stratus.store.database import Connection, Database
 from stratus.store.hints import Hints
 from stratus.store.inbox import ChannelFacts, ReadyEvent
@@ -149,6 +149,7 @@ async def _settle_batch(connection: Connection, channel_id: int, batch: Sequence
         await inbox.settle(connection, gone)
         await group.give_up(connection, [one.id for one in batch], "the channel that saw it was deleted")
         return Routed(len(batch))
+    batch = await _moved(connection, channel, batch)
     groups = await Groups.of(connection, channel, batch)
     judged = _together(groups, batch)
     by, judged = await _answering(connection, channel, judged)
@@ -169,6 +170,23 @@ async def _settle_batch(connection: Connection, channel_id: int, batch: Sequence
     sessions = await assembly.commit()
     canceled = [*filter(None, stopped), *assembly.interrupted]
     return Routed(len(judged), [*sessions, *filter(None, resumed)], canceled, by.id)
+
+
+async def _moved(connection: Connection, channel: ChannelFacts, batch: Sequence[ReadyEvent]) -> Sequence[ReadyEvent]:
+    """The batch, with what was said in a chat that is called otherwise now moved there, as all that is open is."""
+    now = {one.event.chat: one.event.text for one in batch if one.event.kind == "migrate"}
+    if not now:
+        return batch
+    # The groups' locks come before all others.
+    await group.lock_chats(
+        connection, channel.platform, [*(one.event.chat for one in batch if one.event.chat), *now.values()]
+    )
+    for old, new in now.items():
+        await chat_move.move(connection, channel.id, old, new)
+    return [
+        replace(one, event=one.event.model_copy(update={"chat": now[one.event.chat]})) if one.event.chat in now else one
+        for one in batch
+    ]
 
 
 def _together(groups: Groups, batch: Sequence[ReadyEvent]) -> list[tuple[ReadyEvent, Meaning]]:

@@ -12,7 +12,7 @@ import orjson
 from stratus.domain.chain import PREVIEW
 from stratus.domain.errors import LeaseLost
 from stratus.domain.outbox import MAX_SEND_ATTEMPTS
-from stratus.store import preview
+from stratus.store import chat_move, preview
 from stratus.store.database import Connection, Database, Resolved
 from stratus.store.inbox import ChannelLease
 from stratus.store.log import encode
@@ -288,6 +288,9 @@ async def complete(db: Database, outcomes: Sequence[Outcome]) -> dict[int, str]:
     """Record what became of attempts, by their tokens; a repeat is a no-op. Returns the new state of each op that moved."""
 
     async def work(connection: Connection) -> dict[int, str]:
+        moved = [(one.op_id, str(one.address["chat"])) for one in outcomes if one.address is not None]
+        if moved:
+            await chat_move.follow(connection, moved)
         rows = await connection.fetch(
             _COMPLETE,
             [one.op_id for one in outcomes],

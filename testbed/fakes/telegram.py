@@ -141,6 +141,9 @@ class FakeTelegram:
         bot = self._authorised(token)
         if method not in self.methods:
             raise Refused(404, "Not Found: method not found")
+        if (moved := bot.moved.get(str(params.get("chat_id")))) is not None:
+            described = "Bad Request: group chat was upgraded to a supergroup chat"
+            raise Refused(400, described, migrate_to_chat_id=moved)
         return await self.methods[method](bot, {**params, "method": method}, files)
 
     def _authorised(self, token: str) -> FakeBot:

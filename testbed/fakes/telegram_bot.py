@@ -34,6 +34,7 @@ class FakeBot:
         self.allowed: Sequence[str] | None = None
         self.webhook: Pusher | None = None
         self.messages: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self.moved: dict[str, int] = {}
         self._again: list[Update] = []
         self._update_seq = 1000
         self._message_seq = 100
@@ -57,6 +58,15 @@ class FakeBot:
             if self.webhook is not None:
                 self.webhook.put(made)
         return made
+
+    async def upgrade(self, old: int, new: int, *, tell: bool = True) -> None:
+        """The group `old` becomes the supergroup `new`: calls for the old one are refused from now on, and both chats get
+        the message that says so (https://core.telegram.org/bots/api#message), unless `tell` is False.
+        """
+        self.moved[str(old)] = new
+        if tell:
+            await self.add({"message": {"chat": {"id": old, "type": "group"}, "migrate_to_chat_id": new}})
+            await self.add({"message": {"chat": {"id": new, "type": "supergroup"}, "migrate_from_chat_id": old}})
 
     async def redeliver(self, update_id: int | None) -> int:
         """Hand out again, once, what was handed out before (one update, or all); the count."""

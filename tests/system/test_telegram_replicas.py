@@ -37,6 +37,9 @@ SELECT a.outcome, extract(epoch FROM a.started_at)::float8 AS at
 """
 HEALTH = "SELECT health ->> 'state' AS state, health ->> 'cause' AS cause FROM channel WHERE id = $1"
 
+MOVED = "SELECT 1 FROM channel_outbox WHERE channel_id = $1 AND state = 'pending' AND address ->> 'chat' = $2"
+SESSIONS = "SELECT DISTINCT session_id FROM agent_run WHERE (reply_to ->> 'channel_id')::bigint = $1"
+
 
 @dataclass
 class Chan:
@@ -325,6 +328,29 @@ async def test_a_revoked_token_stops_its_channel_alone_until_it_is_mended(world:
     await chan.say("hello again")
     await chan.answered(1)
     await chan.health("connected")
+
+
+@pytest.mark.parametrize("told_first", [True, False])
+async def test_a_group_that_becomes_a_supergroup_goes_on_there(world: World, told_first: bool) -> None:
+    number = 116 + told_first
+    chan, old, new, name = await world.channel(number), -number, -1000 - number, f"@bot{number}_bot"
+    meant = {"entities": [{"type": "mention", "offset": 0, "length": len(name)}]}
+    held = world.telegram.controls.hold("upgrade", {"chat": str(old)})
+    for text in ("one", "two"):
+        await chan.bot.add({"message": {"text": f"{name} {text}", "chat": {"id": old, "type": "group"}, **meant}})
+    await eventually(lambda: held.entered == 1, 20, "the answer is on its way to the old chat")
+    await chan.states("sending", "pending")
+    await chan.bot.upgrade(old, new, tell=told_first)
+    if told_first:
+        await eventually(lambda: world.stage.rows(MOVED, chan.id, str(new)), 20, "the chat has moved")
+    world.telegram.controls.release("upgrade")
+    said = [text.splitlines()[0] for text in await chan.answered(2, new)]
+    assert said == [f"You said: Una: {name} {n}" for n in ("one", "two")]
+    sent = await chan.states("sent", "sent")
+    assert [op["attempt_seq"] for op in sent] == [2, 1], "only the call that was refused is made again"
+    await chan.bot.add({"message": {"text": f"{name} three", "chat": {"id": new, "type": "supergroup"}, **meant}})
+    await chan.answered(3, new)
+    assert len(await world.stage.rows(SESSIONS, chan.id)) == 1
 
 
 async def test_groups_are_answered_where_the_bot_is_meant_and_bots_never(world: World) -> None:

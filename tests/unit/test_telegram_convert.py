@@ -300,6 +300,23 @@ def test_a_change_of_our_own_membership_is_told() -> None:
     assert (event.kind, event.key, event.chat, event.sender.id) == ("member", "update:8", "7", "7")
 
 
+@pytest.mark.parametrize(
+    ("author", "sender"),
+    [({"user": {"id": 7, "first_name": "Una"}}, "7"), ({"actor_chat": {"id": -9, "title": "A group"}}, "chat:-9")],
+)
+def test_a_reaction_is_told_with_its_message_and_who_it_is_from(author: dict[str, Any], sender: str) -> None:
+    change = {
+        "chat": {"id": -5, "type": "supergroup"},
+        "message_id": 3,
+        "old_reaction": [],
+        "new_reaction": [{"type": "emoji", "emoji": "👍"}, {"type": "custom_emoji", "custom_emoji_id": "1"}],
+        **author,
+    }
+    event = event_from_update({"update_id": 9, "message_reaction": change}, ME)
+    assert (event.kind, event.chat, event.message_id, event.text, event.sender.id) == ("other", "-5", "3", "👍", sender)
+    assert not event.addressed
+
+
 def test_offsets_hold_in_text_that_had_to_be_cleaned() -> None:
     event = event_from_update(message(text="/a\x00\ud83d b", entities=[entity("bot_command", 0, 2)]), ME)
     assert (event.command, event.text) == ("a", "\ufffd\ufffd b")
