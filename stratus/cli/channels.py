@@ -161,6 +161,27 @@ async def _ask(adapter: Adapter, name: str) -> str:
 
 
 @app.command()
+def reseal(as_json: Json = False) -> None:
+    """Encrypt all stored credentials by the first of the keys anew. Exit code 1 if some could not be opened: keep the older keys then."""
+
+    async def work(opened: Opened) -> bool:
+        from stratus.store import reseal as store
+        from stratus.store.vault import Vault
+
+        vault = Vault([one.get_secret_value() for one in opened.settings.secret_key])
+        found = await store.reseal(opened.db, vault)
+        shown: object = found.unreadable if as_json else ", ".join(found.unreadable)
+        print_fields(
+            {"resealed": found.resealed, "current": found.current, "unreadable": shown or ([] if as_json else "none")},
+            as_json=as_json,
+        )
+        return not found.unreadable
+
+    if not on_database(work):
+        raise typer.Exit(1)
+
+
+@app.command()
 def remove(
     key: ChannelKey,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,

@@ -33,7 +33,7 @@ class Finding:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check settings, database, schema, notifications, models, channels and replicas. Exit code 1 if something is wrong."""
+    """Check settings, database, schema, notifications, credentials, models, channels and replicas. Exit code 1 if something is wrong."""
     findings = asyncio.run(_collect(as_json))
     wrong = [finding for finding in findings if not finding.ok]
     if as_json:
@@ -49,7 +49,7 @@ async def _collect(as_json: bool) -> list[Finding]:
     async for finding in _findings():
         findings.append(finding)
         if not as_json:
-            typer.echo(f"{'ok' if finding.ok else 'FAILED':<6}  {finding.name:<10}  {printable(finding.detail)}")
+            typer.echo(f"{'ok' if finding.ok else 'FAILED':<6}  {finding.name:<11}  {printable(finding.detail)}")
     return findings
 
 
@@ -75,6 +75,7 @@ async def _findings() -> AsyncIterator[Finding]:
         yield schema
         yield await _listen(complete, db)
         if schema.ok:
+            yield await _credentials(complete, db)
             for check in (_agents, _channels, _replicas):
                 yield await check(db)
 
@@ -158,6 +159,28 @@ async def _agents(db: Database) -> Finding:
         except ModelError as error:
             causes.append(f"{row.id}: {error}")
     return Finding("agents", not causes, "; ".join(causes) or f"{len(rows)}, their models are available")
+
+
+async def _credentials(settings: Settings, db: Database) -> Finding:
+    """Whether this process's keys open what is stored: a replica with the same keys could run the channels."""
+    from stratus.store.reseal import sealed
+    from stratus.store.vault import CredentialsUnreadable, Vault
+
+    vault = Vault([one.get_secret_value() for one in settings.secret_key])
+    causes, older, batch, count = [], 0, await sealed(db), 0
+    while batch:
+        for row in batch:
+            try:
+                vault.open(row.public_id, row.credentials)
+            except CredentialsUnreadable as error:
+                causes.append(f"{row.name}: {error}")
+            older += not vault.current(row.credentials)
+        count += len(batch)
+        batch = await sealed(db, batch[-1].id)
+    if causes:
+        return Finding("credentials", False, "; ".join(causes) + "; add the key that sealed them to STRATUS_SECRET_KEY")
+    by = f", {older} of them by an older key: `stratus channels reseal`" if older else ""
+    return Finding("credentials", True, f"of {count} channels, all readable{by}")
 
 
 async def _channels(db: Database) -> Finding:
