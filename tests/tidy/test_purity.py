@@ -14,7 +14,8 @@ from tests.tidy.tree import ROOT, Source, sources
 OWN = {"stratus/domain": ("stratus.domain", "stratus.channel"), "stratus/channel": ("stratus.channel",)}
 
 # The registry looks up installed adapters, the one thing that channel asks of its surroundings; the suite is a test.
-ASKS_OUTSIDE = {"stratus/channel/registry.py", "stratus/channel/suite.py"}
+_SUITE = ("suite", "suite_receiving", "suite_rig", "suite_sending")
+ASKS_OUTSIDE = {"stratus/channel/registry.py", *(f"stratus/channel/{name}.py" for name in _SUITE)}
 
 DERIVED = """
 from stratus.domain.machines import MACHINES
