@@ -235,7 +235,13 @@ async def test_doctor_names_each_cause(stratus: Command, db: Database) -> None:
     done = await stratus("doctor", "--json", settings={"ANTHROPIC_API_KEY": ""})
     assert done.code == 1
     found = {one["name"]: (one["ok"], one["detail"]) for one in json.loads(done.out)["checks"]}
-    assert [name for name, (ok, _) in found.items() if ok] == ["settings", "database", "schema", "listen"]
+    assert [name for name, (ok, _) in found.items() if ok] == [
+        "settings",
+        "database",
+        "schema",
+        "listen",
+        "credentials",
+    ]
     assert "an operator has to set ANTHROPIC_API_KEY" in found["agents"][1]
     assert "its agent demo is not there" in found["channels"][1] and "no replica runs it" in found["channels"][1]
     assert "none was seen" in found["replicas"][1]
