@@ -1,6 +1,6 @@
 """discord.py's REST routes with another way to make the call: once, at once, and with a verdict instead of a sleep.
 
-The library's own request() waits for rate limits and repeats after 429 and 5xx by itself: docs/decisions says why not.
+The library's own request() waits for rate limits and repeats after 429 and 5xx by itself: docs/decisions/0016-discord.md says why not.
 Imported inside functions only: the library takes a second.
 """
 
