@@ -139,7 +139,7 @@ def _fields(message: Raw, me: Me) -> dict[str, Any]:
         "message_id": snowflake(message["id"]),
         "direct": direct,
         "addressed": direct or _meant(message, me),
-        "mentions": list(_named(message)),
+        "mentions": list(_named(message, me)),
         "shared_id": True,
         "text": text,
         "reply_to": _reply_to(message),
@@ -176,10 +176,16 @@ def _meant(message: Raw, me: Me) -> bool:
     return isinstance(answered, Mapping) and answered["author"]["id"] == me.id
 
 
-def _named(message: Raw) -> Iterator[str]:
-    """The ids of those whom a message names or answers."""
-    for user in message.get("mentions", ()):
-        yield snowflake(user["id"])
+def _named(message: Raw, me: Me) -> Iterator[str]:
+    """Whom a message names, in the order of its text, or answers; we ourselves also by the role that Discord made for us."""
+    named = {snowflake(user["id"]) for user in message.get("mentions", ())}
+    for found in _MENTION.finditer(str(message.get("content") or "")):
+        if found[1] in named:
+            named.discard(found[1])
+            yield found[1]
+    yield from sorted(named)  # such as who is answered, whom Discord counts among them
+    if me.roles.intersection(message.get("mention_roles", ())):
+        yield me.id
     answered = message.get("referenced_message")
     if isinstance(answered, Mapping):
         yield snowflake(answered["author"]["id"])

@@ -51,6 +51,14 @@ def test_in_a_server_only_what_names_or_answers_us_is_for_us(fields: dict[str, A
     assert (made.direct, made.addressed) == (False, meant)
 
 
+def test_all_who_are_meant_are_named_in_order() -> None:
+    other = {"id": "5", "username": "ann"}
+    answered = {"author": {"id": "6"}}
+    made = known("<@5> and <@42>, not <@9>", mentions=[OURS, other], guild_id="9", referenced_message=answered)
+    assert (list(made.mentions), made.shared_id) == (["5", "42", "6"], True)
+    assert list(known("<@&88>", mention_roles=["88"], guild_id="9").mentions) == ["42"]
+
+
 def test_our_name_at_the_start_goes_and_others_are_readable() -> None:
     other = {"id": "5", "username": "ann"}
     assert known("<@42> ask <@5> and <@6>", mentions=[OURS, other], guild_id="9").text == "ask @ann and <@6>"
