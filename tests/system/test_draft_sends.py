@@ -62,6 +62,9 @@ async def test_an_answer_waits_only_a_part_of_its_own_time_for_a_draft(
         replica.wake(row.id)
         await all_are(db, "unknown", "sent")
     assert time.monotonic() - began < 4.0
+    # by the sender itself, not by the sweep that follows the database's deadline
+    [found] = await rows(db, "SELECT error ->> 'code' AS code FROM channel_outbox WHERE state = 'unknown'")
+    assert found["code"] == "unexpected"
 
 
 async def test_a_draft_is_never_repeated_under_its_key(db: Database, row: ChannelRow, platform: Platform) -> None:
