@@ -80,6 +80,7 @@ def album_of(parts: Sequence[Event]) -> Event:
             "text": "\n".join(part.text for part in parts if part.text.strip()),
             "attachments": [file for part in parts for file in part.attachments],
             "addressed": any(part.addressed for part in parts),
+            "mentions": list(dict.fromkeys(name for part in parts for name in part.mentions)),
         }
     )
 

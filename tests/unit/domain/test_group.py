@@ -22,6 +22,7 @@ from stratus.domain.group import (
     speaker,
     spoken,
 )
+from stratus.domain.media import album_of
 from stratus.domain.routing import Access
 
 OPEN, CLOSED = Access(mode="open"), Access()
@@ -121,3 +122,8 @@ def test_the_newest_words_fit() -> None:
     assert context([]) == ""
     told = context([(ANN, "x" * CONTEXT_BYTES_MAX), (ANN, "old"), (ANN, "new")])
     assert told.endswith("Ann: old\nAnn: new") and "xx" not in told
+
+
+def test_an_album_names_everybody_whom_its_parts_name() -> None:
+    parts = [event(mentions=["5"]), event(mentions=["22", "5"])]
+    assert album_of(parts).mentions == ["5", "22"]
