@@ -56,6 +56,8 @@ class Platform:
         self.cursors: list[Cursor | None] = []
         self.configs: list[ChannelConfig] = []
         self.closed = 0
+        self.open = asyncio.Event()  # until then a poll does not come back
+        self.open.set()
         self.blobs: dict[str, bytes] = {}
         self.fetches: list[Fetch] = []
         self.fetched: list[str] = []
@@ -99,6 +101,7 @@ class Scripted:
         self.shared.cursors.append(cursor)
         self.shared.receiving += 1
         try:
+            await self.shared.open.wait()
             await deliver((), None)
             while True:
                 while self.shared.feed:
