@@ -17,10 +17,12 @@ from stratus.domain.errors import DatabaseAway, StratusError
 if TYPE_CHECKING:
     from stratus.config import Settings
     from stratus.store.database import Database
+    from stratus.store.lane import Stuck
 
 CLOCK_SECONDS = 30.0
 LISTEN_SECONDS = 5.0
 ALIVE_SECONDS = 30.0
+STUCK_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Finding:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Check settings, database, schema, notifications, credentials, models, channels and replicas. Exit code 1 if something is wrong."""
+    """Check settings, database, schema, notifications, credentials, models, channels, outbox and replicas. Exit code 1 if any is wrong."""
     findings = asyncio.run(_collect(as_json))
     wrong = [finding for finding in findings if not finding.ok]
     if as_json:
@@ -76,7 +78,7 @@ async def _findings() -> AsyncIterator[Finding]:
         yield await _listen(complete, db)
         if schema.ok:
             yield await _credentials(complete, db)
-            for check in (_agents, _channels, _replicas):
+            for check in (_agents, _channels, _outbox, _replicas):
                 yield await check(db)
 
 
@@ -197,6 +199,33 @@ async def _channels(db: Database) -> Finding:
         elif shown["state"] != "connected":
             causes.append(f"{row.name}: {shown['state']}, {shown['cause'] or row.last_error}")
     return Finding("channels", not causes, "; ".join(causes) or f"{len(rows)} enabled, all connected")
+
+
+async def _outbox(db: Database) -> Finding:
+    """What stands still on its way to a platform, and what only a person can settle."""
+    from stratus.store import lane, view
+
+    causes = [_standing(one) for one in await lane.stuck(db, STUCK_SECONDS)]
+    waiting = {one.state: one for one in await view.backlog(db) if one.queue == "outbox"}
+    if lost := waiting.pop("unknown", None):
+        causes.append(
+            f"{lost.total} unknown, the oldest of {lost.oldest:.0f} s: look at `stratus outbox list --state unknown`"
+        )
+    total = sum(one.total for one in waiting.values())
+    return Finding("outbox", not causes, "; ".join(causes) or f"{total} on their way, none for long")
+
+
+def _standing(one: Stuck) -> str:
+    after = "" if one.code is None else f" after {one.code}"
+    why = {
+        "disabled": "the channel is disabled",
+        "no_owner": "no replica runs the channel",
+        "quarantine": "its attempt is past the deadline, and is given up by the channel's owner once it cannot be under way",
+        "sending": "an attempt of it is open",
+        "not_before": f"it waits {one.wait:.0f} s more{after}",
+        "due": "it could be sent: look at the log of the replica that runs the channel",
+    }[one.reason]
+    return f"{one.channel}: {one.lanes} chats wait, the longest {one.age:.0f} s for operation {one.op_id}: {why}"
 
 
 async def _replicas(db: Database) -> Finding:

@@ -14,6 +14,7 @@ import typer
 from stratus.cli import (
     agents,
     approvals,
+    backlog,
     channels,
     chat,
     config,
@@ -68,6 +69,7 @@ app.command("chat")(chat.chat)
 app.command("groups")(groups.groups)
 app.command("notify")(notify.notify)
 app.command("replicas")(replicas.replicas)
+app.command("backlog")(backlog.backlog)
 for _noun in (agents, channels, sessions, runs, approvals, schedules, outbox, tokens):
     app.add_typer(_noun.app)
 

@@ -17,6 +17,7 @@ from stratus.store import (
     event,
     execution,
     inbox,
+    lane,
     log,
     message,
     occurrence,
@@ -25,6 +26,7 @@ from stratus.store import (
     prompts,
     run,
     tool_call,
+    view,
     waiting,
 )
 
@@ -113,6 +115,13 @@ HOT: list[tuple[str, str, list[Any], dict[str, int]]] = [
     ("approvals: lost prompts", prompts._LOST, [5, 60.0, 100], {"approval": 250, "channel_outbox": 250}),
     ("approvals: unheard prompts", prompts._UNHEARD, [5, 1, 100], {"approval": 250, "channel_outbox": 250}),
     ("approvals: standing prompts", prompts._STANDING, [[201, 202]], {"approval": 4, "channel_outbox": 8}),
+    ("stuck lanes", lane._STUCK, [0.0], {"channel_outbox": 1200}),
+    (
+        "backlog",
+        view._BACKLOG,
+        [],
+        {"channel_inbox": 2500, "agent_run": 6000, "channel_outbox": 1200, "approval": 250},
+    ),
     ("waiting: ready", waiting._READY, [100], {"agent_run": 10}),
     ("tail", event._TAIL, [["s1", "s2"], [18, 19], 100], {"session_event": 10}),
 ]

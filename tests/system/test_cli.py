@@ -231,7 +231,11 @@ async def test_an_operator_settles_what_is_unknown_and_nothing_else(stratus: Com
 
 async def test_doctor_names_each_cause(stratus: Command, db: Database) -> None:
     await agent.upsert(db, AgentDefinition(id="real", model="anthropic:claude-sonnet-4-5"))
-    await make_channel(db)
+    channel_id = await make_channel(db)
+    await db.transact(lambda c: plan(c, [NewOp(channel_id, "l", "send_text", {"chat": "c1"}, {"text": "x"}, "k")]))
+    [op] = [row["id"] for row in await rows(db, "SELECT id FROM channel_outbox")]
+    await db.transact(lambda c: c.execute(MAKE_UNKNOWN, op, uuid4()))
+    await db.transact(lambda c: c.execute(LOSE, op))
     done = await stratus("doctor", "--json", settings={"ANTHROPIC_API_KEY": ""})
     assert done.code == 1
     found = {one["name"]: (one["ok"], one["detail"]) for one in json.loads(done.out)["checks"]}
@@ -244,7 +248,26 @@ async def test_doctor_names_each_cause(stratus: Command, db: Database) -> None:
     ]
     assert "an operator has to set ANTHROPIC_API_KEY" in found["agents"][1]
     assert "its agent demo is not there" in found["channels"][1] and "no replica runs it" in found["channels"][1]
+    assert (
+        "1 unknown, the oldest of " in found["outbox"][1]
+        and "stratus outbox list --state unknown" in found["outbox"][1]
+    )
     assert "none was seen" in found["replicas"][1]
+
+
+async def test_doctor_names_lanes_that_stand_still(stratus: Command, db: Database) -> None:
+    channel_id = await make_channel(db)
+    to = ReplyTo(channel_id=channel_id, platform="testchan", chat="c1")
+    await db.transact(
+        lambda c: plan(c, [NewOp(channel_id, to.lane(), "send_text", {"chat": "c1"}, {"text": "x"}, "k")])
+    )
+    [waits] = (await stratus("backlog", "--json")).json()
+    assert (waits["queue"], waits["state"], waits["total"]) == ("outbox", "pending", 1)
+    await db.transact(lambda c: c.execute("UPDATE channel_outbox SET created_at = created_at - interval '1 hour'"))
+    done = await stratus("doctor", "--json")
+    [found] = [one for one in json.loads(done.out)["checks"] if one["name"] == "outbox"]
+    assert not found["ok"] and "1 chats wait, the longest 36" in found["detail"]
+    assert found["detail"].endswith("no replica runs the channel")
 
 
 async def test_migrate_may_run_again(stratus: Command) -> None:
