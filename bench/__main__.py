@@ -14,6 +14,7 @@ from bench.ground import durable_server
 from bench.idle import idle
 from bench.log import appended
 from bench.messages import latencies, path_commits, saturated
+from bench.sends import send_figures
 from bench.turns import recoveries, round_trip, step_cost, turns_per_second
 
 RESULTS = Path(__file__).parent / "results"
@@ -34,6 +35,7 @@ async def run(quick: bool) -> dict[str, float]:
         step = await step_cost(server, count // 10)
         trip = await round_trip(server, count // 10)
         recovered = await recoveries(server, 3 if quick else 20)
+        sends = await send_figures(server, quick)
         rest = await idle(server, seconds)
     figures["messages per second, 1 replica"] = one.rate
     figures["messages per second, 3 replicas with a role each"] = three.rate
@@ -61,7 +63,7 @@ async def run(quick: bool) -> dict[str, float]:
     figures["idle replica, transactions per second"] = rest.transactions
     figures["idle replica, share of a core"] = rest.core
     figures["idle replica, resident MB"] = rest.megabytes
-    return figures
+    return figures | sends
 
 
 def main() -> None:

@@ -19,11 +19,13 @@ from stratus.store import replica, view
 from stratus.store.view import Waiting
 
 _SAMPLE_SECONDS = 5.0
+# Else a sum over the replicas, which is what one writes first, counts everything as often as there are replicas.
+_SCOPE = "of the whole database, the same from each replica"
 _QUEUES = {
-    "inbox": (telemetry.INBOX, "Platform events that wait to be routed"),
-    "runs": (telemetry.RUNS, "Runs that are not ended"),
-    "outbox": (telemetry.OUTBOX, "Ops that are not settled"),
-    "approvals": (telemetry.APPROVALS, "Questions that nobody has answered"),
+    "inbox": (telemetry.INBOX, f"Platform events that wait to be routed; {_SCOPE}"),
+    "runs": (telemetry.RUNS, f"Runs that are not ended; {_SCOPE}"),
+    "outbox": (telemetry.OUTBOX, f"Ops that are not settled; {_SCOPE}"),
+    "approvals": (telemetry.APPROVALS, f"Questions that nobody has answered; {_SCOPE}"),
 }
 
 router = APIRouter(tags=["operations"])
@@ -59,7 +61,7 @@ class Metrics:
             totals = {one.state: float(one.total) for one in self._waiting if one.queue == queue}
             yield _gauge(name, meaning, "state", totals)
         oldest = {f"{one.queue}.{one.state}": one.oldest for one in self._waiting}
-        yield _gauge(telemetry.OLDEST_AGE, "Age of the oldest entry, by queue and state", "queue", oldest)
+        yield _gauge(telemetry.OLDEST_AGE, f"Age of the oldest entry, by queue and state; {_SCOPE}", "queue", oldest)
 
 
 def _gauge(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Metric:
