@@ -5,7 +5,7 @@ Codes: https://discord.com/developers/docs/topics/opcodes-and-status-codes#json;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stratus.channel import SendError, SendFailure
 
@@ -45,7 +45,8 @@ def send_error(error: Exception) -> SendError:
 def _refused(error: Refused) -> SendError:
     text = str(error)[:_TEXT_MAX]
     if error.status == 429:
-        return SendError(SendFailure.RETRYABLE, "rate_limited", text, retry_after=error.retry_after)
+        scope: Literal["chat", "bot"] = "bot" if error.everywhere else "chat"
+        return SendError(SendFailure.RETRYABLE, "rate_limited", text, retry_after=error.retry_after, scope=scope)
     if error.status == 401:
         return SendError(SendFailure.PERMANENT, "unauthorized", "Discord refuses the bot's token")
     if error.status >= 500:

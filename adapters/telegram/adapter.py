@@ -71,7 +71,17 @@ class TelegramAdapter:
     """
 
     platform: ClassVar[str] = "telegram"
-    limits: ClassVar[Limits] = Limits(text_max=4096, caption_max=1024, attachment_bytes_max=50_000_000)
+    limits: ClassVar[Limits] = Limits(
+        text_max=4096,
+        caption_max=1024,
+        attachment_bytes_max=50_000_000,
+        # https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this; groups have negative ids.
+        chat_rate=1.0,
+        group_rate=20 / 60,
+        group_prefix="-",
+        bot_rate=30.0,
+        rate_by="chat",
+    )
 
     def __init__(self, config: ChannelConfig) -> None:
         token = config.credentials.get("token")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 
 class SendFailure(StrEnum):
@@ -16,7 +17,8 @@ class SendFailure(StrEnum):
 class SendError(Exception):
     """A send did not succeed.
 
-    `retry_after` in seconds is the platform's own demand (a 429), which costs no attempt. `new_chat` re-addresses the
+    `retry_after` in seconds is the platform's own demand (a 429), which costs no attempt; with `scope` "bot" it is for
+    everything that the bot sends, else for this chat alone. `new_chat` re-addresses the
     chat (a supergroup migration), after which the same op may be retried. `code` is short, stable, and safe to show.
     """
 
@@ -27,12 +29,14 @@ class SendError(Exception):
         message: str,
         *,
         retry_after: float | None = None,
+        scope: Literal["chat", "bot"] = "chat",
         new_chat: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
         self.code = code
         self.retry_after = retry_after
+        self.scope = scope
         self.new_chat = new_chat
 
 

@@ -38,7 +38,11 @@ class TextUnit(StrEnum):
 
 
 class Limits(_Value):
-    """A platform's numbers: lengths in `text_unit`, sizes in bytes, intervals in seconds, rates in messages a second."""
+    """A platform's numbers: lengths in `text_unit`, sizes in bytes, intervals in seconds, rates in messages a second.
+
+    `group_rate` is for chats whose id begins with `group_prefix` (None: as `chat_rate`). `burst` messages may go at once
+    after a pause. `rate_by` says whether each thread has a rate of its own (`lane`), or all threads of a chat share one.
+    """
 
     text_max: int
     text_unit: TextUnit = TextUnit.UTF16
@@ -47,6 +51,10 @@ class Limits(_Value):
     edit_interval_seconds: float = 1.0
     chat_rate: float = 1.0
     bot_rate: float = 30.0
+    group_rate: float | None = None
+    group_prefix: str = ""
+    burst: int = 4
+    rate_by: Literal["lane", "chat"] = "lane"
 
 
 class Sender(_Value):

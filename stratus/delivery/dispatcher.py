@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import get_args
 from uuid import UUID
 
 import structlog
 
 from stratus.channel.errors import SendError
 from stratus.channel.protocol import Adapter
-from stratus.channel.values import Op, Receipt
+from stratus.channel.values import Op, OpKind, Receipt
 from stratus.delivery import outcomes
 from stratus.delivery.files import Files
 from stratus.delivery.guard import OpGuard
@@ -22,9 +23,11 @@ from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import Doors, Ending, Spawn, Terms
 from stratus.domain.errors import DatabaseAway, LeaseLost
 from stratus.effects import Loop
-from stratus.store import attempt, outbox
+from stratus.store import attempt, settle
 from stratus.store.database import Database
-from stratus.store.outbox import Intent, Outcome, begin
+from stratus.store.intent import Intent, begin, intend
+from stratus.store.rate import UNLIMITED, Rates, forget
+from stratus.store.settle import Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +38,8 @@ _STORE_SECONDS_MIN = 2.0
 _CANCEL_SECONDS = 1.0
 # The manager polls for all channels at once and wakes those that have something due.
 _POLLS = 20
+_WAIT_SECONDS_MIN = 0.02
+_FORGET_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class Dispatcher:
         doors: Doors,
         spawn: Spawn,
         on_end: Callable[[Ending], None],
+        rates: Rates = UNLIMITED,
     ) -> None:
         self._db = db
         self._channel = channel
@@ -72,6 +78,8 @@ class Dispatcher:
         self._clock, self._chance, self._failpoints = doors.clock, doors.chance, doors.failpoints
         self._spawn = spawn
         self._on_end = on_end
+        self._rates = rates
+        self._forget_at = 0.0
         self._receipts = Receipts(db, doors.failpoints)
         self._files = Files(db, adapter.limits)
         self._in_hand: set[UUID] = set()  # from the intent until its outcome is stored
@@ -118,24 +126,29 @@ class Dispatcher:
         if now < self._adopt_at:
             return False
         self._adopt_at = now + self._terms.send_grace * _ADOPT_SHARE
-        states = await outbox.adopt(self._db, self._tenure.lease, self._terms.send_grace)
+        if now >= self._forget_at:
+            self._forget_at = now + _FORGET_SECONDS
+            await forget(self._db, self._tenure.lease.channel_id)
+        states = await settle.adopt(self._db, self._tenure.lease, self._terms.send_grace, self._windows())
         for op_id, state in states.items():
             log.warning("send.adopted", channel=self._tenure.lease.channel_id, op=op_id, state=state)
         return bool(states)
 
-    async def _intend(self) -> list[Intent]:
+    async def _intend(self) -> Sequence[Intent]:
         free = self._terms.slots - len(self._in_hand)
         if free <= 0:
             return []
         lease, replica = self._tenure.lease, self._terms.replica
         try:
-            intents = await outbox.intend(self._db, lease, replica, free)
+            claim = await intend(self._db, lease, replica, free, self._rates)
         except LeaseLost:
             self._tenure.end()
             self._on_end(Ending.LOST)
             return []
-        self._in_hand.update(intent.token for intent in intents)
-        return intents
+        self._in_hand.update(intent.token for intent in claim.intents)
+        if claim.wait is not None:
+            self.loop.wake_within(max(claim.wait, _WAIT_SECONDS_MIN))
+        return claim.intents
 
     async def _launch(self, intents: Sequence[Intent]) -> None:
         """Every intent either gets a send or an outcome, whatever happens here."""
@@ -174,14 +187,19 @@ class Dispatcher:
         if nothing_to_settle(intent):
             return outcomes.accepted(intent, Receipt(detail={"left": "there is no preview to settle"}))
         budget = self._terms.budget(intent.kind)
-        # Of a draft only the newest text matters, which may be another by the time of a repeat.
-        repeats = intent.kind != "draft_update"
-        window = (self._adapter.idempotent(intent.kind) if repeats else None) or timedelta()
         # A repeat may reach the platform as late as at the end of its own budget.
-        same_key_until = started - ages.get(intent.op_id, 0.0) + window.total_seconds() - budget
+        same_key_until = started - ages.get(intent.op_id, 0.0) + self._window(intent.kind) - budget
         if intent.op_id in ages and started > same_key_until:
             return outcomes.unknown(intent, "key_expired")
         return _Send(intent, op, started + budget, same_key_until)
+
+    def _window(self, kind: str) -> float:
+        """Seconds in which the platform takes an op's key again. Of a draft only the newest text matters: it is never repeated."""
+        window = None if kind == "draft_update" else self._adapter.idempotent(kind)
+        return (window or timedelta()).total_seconds()
+
+    def _windows(self) -> dict[str, float]:
+        return {kind: seconds for kind in get_args(OpKind) if (seconds := self._window(kind))}
 
     async def _guarded(self, sends: Sequence[_Send]) -> list[_Send]:
         if not sends or not self._tenure.valid():
@@ -192,27 +210,47 @@ class Dispatcher:
 
     async def _send(self, send: _Send) -> None:
         guard = OpGuard(lambda: self._may_go_on(send))
+        expired = asyncio.Event()
         loaded = False
         try:
             async with self._files.holding(send.op, send.until - self._clock.monotonic()) as op:
                 loaded = True
-                outcome = await self._call(send, op, guard)
+                outcome = await self._call(send, op, guard, expired)
         except BaseException as error:  # a cancellation too leaves an attempt whose outcome somebody must be told
             told = loaded or isinstance(error, SendError)
             outcome = self._failed(send, guard, error) if told else outcomes.not_sent(send.intent, "not_loaded")
             if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
-            self._receipts.add([outcome])
-            self.loop.wake()
+            # What came too late to be the outcome is evidence, if it is a receipt.
+            if not expired.is_set() or outcome.outcome == "sent":
+                self._end(outcome)
 
-    async def _call(self, send: _Send, op: Op, guard: OpGuard) -> Outcome:
+    def _end(self, outcome: Outcome) -> None:
+        self._receipts.add([outcome])
+        self.loop.wake()
+
+    async def _call(self, send: _Send, op: Op, guard: OpGuard, expired: asyncio.Event) -> Outcome:
         await self._failpoints.hit("send.before_write")
         left = send.until - self._clock.monotonic()
         if left <= 0 or not self._tenure.valid():
             return outcomes.not_sent(send.intent, "too_late")
-        async with asyncio.timeout(left):
-            receipt: Receipt = await call(self._adapter, op, guard)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as limit:
+
+            def expire() -> None:
+                if guard.shut:  # nothing of it may leave any more
+                    limit.reschedule(loop.time())
+                else:  # the lane goes on; the platform may still tell what became of it, also if we slept meanwhile
+                    expired.set()
+                    self._end(self._failed(send, guard, TimeoutError()))
+                    limit.reschedule(loop.time() + self._terms.send_budget)
+
+            timer = loop.call_later(left, expire)
+            try:
+                receipt: Receipt = await call(self._adapter, op, guard)
+            finally:
+                timer.cancel()
         await self._failpoints.hit("send.after_write")
         return outcomes.accepted(send.intent, receipt)
 
@@ -228,7 +266,8 @@ class Dispatcher:
     async def _may_go_on(self, send: _Send) -> bool:
         if not self._tenure.valid() or self._clock.monotonic() >= send.until:
             return False
-        return send.intent.token in await self._begin([send.intent])
+        allowed = await self._begin([send.intent])
+        return send.intent.token in allowed and self._clock.monotonic() < send.until
 
     async def _begin(self, intents: Sequence[Intent]) -> set[UUID]:
         return await begin(self._db, self._tenure.lease, intents, self._terms.send_budget, self._terms.draft_budget)

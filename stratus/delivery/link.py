@@ -12,6 +12,7 @@ import structlog
 from stratus.channel.errors import AccountStopped, Misconfigured, PollConflict, SendError, StartRefused
 from stratus.channel.protocol import Adapter, NeedsBudget
 from stratus.channel.values import Event
+from stratus.delivery.echoes import confirm
 from stratus.delivery.health import ChannelHealth, State
 from stratus.delivery.tenure import Tenure, TenureExpired
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Terms
@@ -51,6 +52,7 @@ class Link:
         on_account: Callable[[], None],
     ) -> None:
         self._db = db
+        self._public_id = owned.row.public_id
         self._tenure = tenure
         self._adapter = adapter
         self._deliver = deliver
@@ -109,7 +111,8 @@ class Link:
     async def _accept(self, events: Sequence[Event], cursor: Mapping[str, Any] | None) -> None:
         if not self._tenure.valid():
             raise TenureExpired("the lease was not renewed in time")
-        await self._deliver(self._tenure.lease, events, cursor)
+        await confirm(self._db, self._tenure.lease.channel_id, self._public_id, events)
+        await self._deliver(self._tenure.lease, [event for event in events if event.echo is None], cursor)
         if cursor is not None:
             self._cursor = cursor
         self._failures = self._away = 0

@@ -9,7 +9,7 @@ from stratus.channel.errors import SendError, SendFailure
 from stratus.channel.protocol import Adapter, CanEdit, CanPrompt, CanReact, Guard
 from stratus.channel.values import Op, Receipt
 from stratus.domain.chain import PREVIEW, SETTLES
-from stratus.store.outbox import Intent
+from stratus.store.intent import Intent
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _KEY_OCTETS = 15

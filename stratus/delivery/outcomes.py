@@ -12,8 +12,10 @@ from stratus.domain.chain import ANSWERS, PREVIEW
 from stratus.domain.outbox import MAX_SEND_ATTEMPTS
 from stratus.domain.retry import delay_seconds
 from stratus.store.attempt import SAME_KEY
-from stratus.store.outbox import Intent, Outcome
+from stratus.store.intent import Intent
 from stratus.store.preview import REFUSED
+from stratus.store.rate import BOT
+from stratus.store.settle import Outcome
 
 # What conformant adapters answer when the platform refuses the bot itself (stratus/channel/suite.py).
 UNAUTHORIZED = "unauthorized"
@@ -82,7 +84,8 @@ def _retryable(intent: Intent, error: SendError, detail: Mapping[str, Any], jitt
         return Outcome(intent.op_id, intent.token, "retryable", detail, address=address)
     demanded = error.retry_after
     delay = delay_seconds(intent.attempts, jitter) if demanded is None else max(demanded, 0.0)
-    return Outcome(intent.op_id, intent.token, "retryable", detail, delay=delay, costs=demanded is None)
+    holds = None if demanded is None else BOT if error.scope == "bot" else intent.scope
+    return Outcome(intent.op_id, intent.token, "retryable", detail, delay=delay, costs=demanded is None, holds=holds)
 
 
 def _unknown_or_again(intent: Intent, detail: Mapping[str, Any], jitter: float, same_key_seconds: float) -> Outcome:

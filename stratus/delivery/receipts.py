@@ -9,9 +9,9 @@ import structlog
 
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Failpoints
-from stratus.store import outbox
+from stratus.store import settle
 from stratus.store.database import Database
-from stratus.store.outbox import Outcome
+from stratus.store.settle import Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,8 @@ class Receipts:
         except Exception:  # one bad outcome must not hold up the others for ever
             await self._one_by_one(batch)
         for outcome in batch:
-            del self._waiting[outcome.token]
+            if self._waiting.get(outcome.token) is outcome:  # evidence that came meanwhile is stored next
+                del self._waiting[outcome.token]
         return [outcome.token for outcome in batch]
 
     async def _one_by_one(self, batch: list[Outcome]) -> None:
@@ -62,7 +63,7 @@ class Receipts:
                 log.error("receipt.unstorable", op=outcome.op_id, error=type(error).__name__)
 
     async def _complete(self, batch: list[Outcome]) -> None:
-        states = await outbox.complete(self._db, batch)
+        states = await settle.complete(self._db, batch)
         for outcome in batch:
             state = states.get(outcome.op_id)
             if state in ("unknown", "failed"):

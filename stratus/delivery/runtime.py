@@ -26,7 +26,8 @@ from stratus.store.adapter_config import adapter_config
 from stratus.store.channel_lease import AccountTaken, HealthReport, OwnedChannel
 from stratus.store.database import Database
 from stratus.store.inbox import ChannelLease
-from stratus.store.outbox import Outcome
+from stratus.store.rate import UNLIMITED, rates_of
+from stratus.store.settle import Outcome
 from stratus.store.vault import Vault
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,10 @@ AdapterClass = Callable[[str], type[Adapter]]
 
 class NotAllowed(StratusError):
     """This replica may not run the platform."""
+
+
+class BadRates(StratusError):
+    """The channel's options ask for rates that are none."""
 
 
 class ChannelRuntime:
@@ -82,6 +87,7 @@ class ChannelRuntime:
         self._settle_seconds = terms.send_budget
         self._dispatcher: Dispatcher | None = None
         self._fetcher: Fetcher | None = None
+        self._rates = UNLIMITED
         self.easel: Easel | None = None  # once sending may begin, if the channel shows drafts
         self._sends: dict[asyncio.Task[None], Leash] = {}
         self._idle = False
@@ -150,7 +156,12 @@ class ChannelRuntime:
         row = self._owned.row
         if row.platform == _TEST_PLATFORM and not self._terms.test_channels:
             raise NotAllowed("test channels are off (STRATUS_TEST_CHANNELS)")
-        return self._adapters(row.platform)(adapter_config(row, self._vault, self._terms.public_url))
+        adapter = self._adapters(row.platform)(adapter_config(row, self._vault, self._terms.public_url))
+        try:
+            self._rates = rates_of(adapter.limits, row.config)
+        except (TypeError, ValueError):
+            raise BadRates("the options chat_rate and bot_rate must be messages a second, numbers above 0") from None
+        return adapter
 
     async def _work(self, adapter: Adapter) -> None:
         async with asyncio.TaskGroup() as group:
@@ -163,6 +174,7 @@ class ChannelRuntime:
                 self._doors,
                 partial(self._leashed, group),
                 self.stop,
+                self._rates,
             )
             fetcher = Fetcher(
                 self._db,

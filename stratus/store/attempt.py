@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from stratus.store.database import Database
 
@@ -16,6 +17,17 @@ SELECT a.op_id, extract(epoch FROM clock_timestamp() - min(a.started_at))::float
    AND NOT EXISTS (SELECT 1 FROM outbox_attempt u WHERE u.op_id = a.op_id AND u.attempt > a.attempt AND u.outcome = 'unknown')
  GROUP BY a.op_id
 """
+
+_OPEN = """
+SELECT id, attempt_token FROM channel_outbox
+ WHERE channel_id = $1 AND state IN ('sending', 'unknown') AND attempt_token IS NOT NULL ORDER BY id
+"""
+
+
+async def open_attempts(db: Database, channel_id: int) -> list[tuple[int, UUID]]:
+    """The channel's ops whose end is not known, or not yet, each with the token of the attempt in question."""
+    rows = await db.read(lambda c: c.fetch(_OPEN, channel_id))
+    return [(row["id"], row["attempt_token"]) for row in rows]
 
 
 async def same_key_ages(db: Database, op_ids: Sequence[int]) -> dict[int, float]:

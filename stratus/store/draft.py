@@ -26,7 +26,11 @@ WITH answering AS (
     SELECT DISTINCT (r.reply_to ->> 'channel_id')::bigint AS id FROM agent_run r WHERE r.state = 'running'
 )
 SELECT c.id, EXISTS (SELECT 1 FROM channel_outbox o
-                      WHERE o.channel_id = c.id AND o.state IN ('pending', 'sending') AND o.not_before <= stratus_now()) AS due,
+                      WHERE o.channel_id = c.id AND o.state IN ('pending', 'sending') AND o.not_before <= stratus_now()
+                        AND (o.state = 'sending'
+                             OR NOT EXISTS (SELECT 1 FROM channel_rate h
+                                             WHERE h.channel_id = o.channel_id AND h.next_at > stratus_now()
+                                               AND h.scope IN ('', o.lane, split_part(o.lane, chr(31), 1) || chr(31))))) AS due,
        a.id IS NOT NULL AS live
   FROM unnest($1::bigint[]) AS c(id) LEFT JOIN answering a ON a.id = c.id
 """

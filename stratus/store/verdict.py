@@ -10,7 +10,7 @@ from uuid import UUID
 from stratus.domain.errors import Conflict, NotFound
 from stratus.domain.outbox import OUTBOX, VERDICTS, OpState
 from stratus.store.database import Connection, Database
-from stratus.store.outbox import cancel_dependents
+from stratus.store.settle import cancel_dependents
 
 _NOTE_MAX = 500
 

@@ -27,7 +27,10 @@ _REQUIRED = ("op", "attempt", "replica", "kind", "chat", "key")
 
 
 class FakePlatform:
-    """Events, sends, faults and gates of one platform with any number of bots. `app` is its ASGI face."""
+    """Events, sends, faults and gates of one platform with any number of bots. `app` is its ASGI face.
+
+    `log` holds what was accepted, `calls` every send that reached it.
+    """
 
     def __init__(self) -> None:
         self.controls = Controls({"call": "send"})
@@ -35,6 +38,7 @@ class FakePlatform:
         self.log: list[dict[str, Any]] = []
         self.acknowledged: dict[str, int] = {}
         self.send_calls = 0
+        self.calls: list[dict[str, Any]] = []
         self.polls: list[dict[str, Any]] = []
         self.same_key_seconds = 0.0
         self.bots_hear = False
@@ -113,6 +117,7 @@ class FakePlatform:
     async def _send(self, request: Request) -> Response:
         body: dict[str, Any] = await request.json()
         self.send_calls += 1
+        self.calls.append(body)
         missing = [name for name in _REQUIRED if body.get(name) in (None, "")]
         if missing:
             return Json({"error": f"missing: {', '.join(missing)}"}, 400)

@@ -13,7 +13,7 @@ from stratus.domain.values import ReplyTo, RunError
 from stratus.store import draft
 from stratus.store.database import Database
 from stratus.store.draft import Drawing
-from stratus.store.outbox import Intent
+from stratus.store.intent import Intent
 from stratus.store.plan import NewOp, addressed, plan
 from stratus.store.run import ClaimedRun, Ending, finish
 from tests.store.test_outbox import Side

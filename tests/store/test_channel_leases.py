@@ -12,7 +12,7 @@ import pytest
 
 from stratus.channel.values import Event, Sender
 from stratus.domain.errors import Conflict, DatabaseAway, LeaseLost, NotFound
-from stratus.store import channel, channel_lease, outbox
+from stratus.store import channel, channel_lease, intent
 from stratus.store.channel import ChannelRow
 from stratus.store.channel_lease import HealthReport, OwnedChannel
 from stratus.store.database import Database, Timeouts
@@ -226,7 +226,7 @@ async def test_an_intent_that_waited_for_a_takeover_is_refused(db: Database, dsn
         "UPDATE channel SET runtime_token = runtime_token + 1, runtime_holder = $2 WHERE id = $1", made.id, uuid4()
     )
     await db.transact(lambda c: plan(c, [NewOp(made.id, "c", "send_text", {"chat": "c"}, {}, "k")]))
-    late = asyncio.create_task(outbox.intend(db, owned.lease, "a", 8))
+    late = asyncio.create_task(intent.intend(db, owned.lease, "a", 8))
     await eventually(lambda: db.read(lambda c: c.fetchval(WAITING)), what="the intent waits for the takeover")
     await transaction.commit()
     await other.close()

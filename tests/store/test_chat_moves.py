@@ -10,8 +10,8 @@ from stratus.domain.values import ReplyTo
 from stratus.store import chat_move
 from stratus.store.database import Database
 from stratus.store.inbox import Arrival, intake
-from stratus.store.outbox import Outcome, complete
 from stratus.store.plan import NewOp, plan
+from stratus.store.settle import Outcome, complete
 from tests.store.test_outbox import Side
 from tests.store.world import event, make_channel, new_run, own, queue, rows
 

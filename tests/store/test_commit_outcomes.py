@@ -15,10 +15,11 @@ from stratus.store.database import Database, Timeouts
 from stratus.store.decision import decide
 from stratus.store.execution import Append, Step, append, commit_step
 from stratus.store.inbox import Arrival, intake
-from stratus.store.outbox import Outcome, begin, complete, intend
+from stratus.store.intent import begin, intend
 from stratus.store.park import park
 from stratus.store.plan import NewOp, plan
 from stratus.store.run import claim, finish
+from stratus.store.settle import Outcome, complete
 from testbed.pgproxy import PgProxy
 from tests.store.parked import ASKER, asking, parked, parking
 from tests.store.world import completion, event, make_channel, new_run, own, queue, rows, running
@@ -144,7 +145,7 @@ async def test_intent(db: Database, far: Database, proxy: PgProxy, arm: Arm) -> 
     lease = await own(db, channel)
     await db.transact(lambda c: plan(c, [NewOp(channel, "c1", "notify", {"chat": "c1"}, {"text": "1"}, "k")]))
     await arm("INSERT INTO outbox_attempt")
-    [intent] = await intend(far, lease, "r", 5)
+    [intent] = (await intend(far, lease, "r", 5)).intents
     await hit_once(proxy)
     attempts = await rows(db, "SELECT token, outcome FROM outbox_attempt")
     assert attempts == [{"token": intent.token, "outcome": None}]
@@ -154,7 +155,7 @@ async def test_guard(db: Database, far: Database, proxy: PgProxy, arm: Arm) -> N
     channel = await make_channel(db)
     lease = await own(db, channel)
     await db.transact(lambda c: plan(c, [NewOp(channel, "c1", "notify", {"chat": "c1"}, {"text": "1"}, "k")]))
-    [intent] = await intend(db, lease, "r", 5)
+    [intent] = (await intend(db, lease, "r", 5)).intents
     await arm("started_at = coalesce(a.started_at", single=True)
     assert await begin(far, lease, [intent], 20.0) == {intent.token}
     await hit_once(proxy)
@@ -164,7 +165,7 @@ async def test_receipt(db: Database, far: Database, proxy: PgProxy, arm: Arm) ->
     channel = await make_channel(db)
     lease = await own(db, channel)
     await db.transact(lambda c: plan(c, [NewOp(channel, "c1", "notify", {"chat": "c1"}, {"text": "1"}, "k")]))
-    [intent] = await intend(db, lease, "r", 5)
+    [intent] = (await intend(db, lease, "r", 5)).intents
     await begin(db, lease, [intent], 20.0)
     await arm("UPDATE outbox_attempt a SET outcome")
     await complete(far, [Outcome(intent.op_id, intent.token, "sent", {"message_id": "9"})])

@@ -9,9 +9,10 @@ import pytest
 
 from stratus.domain.draft import Step
 from stratus.domain.event import NewEvent
-from stratus.store import draft, outbox
+from stratus.store import draft
 from stratus.store.database import Database
 from stratus.store.execution import Append, append
+from stratus.store.intent import begin
 from tests.store.painting import Painting, edits, painted
 from tests.store.world import make_channel, rows, running
 
@@ -104,7 +105,7 @@ async def test_a_flood_wait_is_kept_by_whatever_comes_next(painting: Painting) -
 async def test_a_draft_has_less_time_than_an_answer(painting: Painting) -> None:
     await painting.draw("one")
     intent = await painting.one()
-    await outbox.begin(painting.db, painting.lease, [intent], 20.0, 5.0)
+    await begin(painting.db, painting.lease, [intent], 20.0, 5.0)
     left = "SELECT extract(epoch FROM attempt_deadline - clock_timestamp())::float8 AS s FROM channel_outbox"
     [found] = await rows(painting.db, left)
     assert 0 < float(str(found["s"])) <= 5

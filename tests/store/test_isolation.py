@@ -27,6 +27,7 @@ UNGRANTED = {
     "binding": "which chat leads to which session: the router's",
     "channel": "credentials",
     "channel_inbox": "the router's",
+    "channel_rate": "delivery's",
     "channel_outbox": "replies are planned by the end of a turn, as the replica",
     "group_chat": "the router's",
     "group_message": "the router's",

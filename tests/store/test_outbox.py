@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,12 +11,14 @@ import pytest
 
 from stratus.domain.errors import LeaseLost
 from stratus.domain.outbox import MAX_SEND_ATTEMPTS
-from stratus.store import outbox
-from stratus.store.attempt import SAME_KEY, same_key_ages
+from stratus.store import intent as intents_of
+from stratus.store.attempt import SAME_KEY, open_attempts, same_key_ages
 from stratus.store.database import Database
 from stratus.store.inbox import ChannelLease
-from stratus.store.outbox import Intent, Outcome
+from stratus.store.intent import Intent
 from stratus.store.plan import NewOp, plan
+from stratus.store.rate import UNLIMITED
+from stratus.store.settle import Outcome, adopt, complete
 from stratus.store.verdict import Verdict, settle
 from tests.store.world import make_channel, own, rows
 
@@ -42,6 +45,7 @@ class Side:
         self.db = db
         self.channel = channel
         self.lease = lease
+        self.rates = UNLIMITED
 
     async def put(self, *lanes: str, chained: bool = False, account: str | None = None) -> None:
         """One op in each of these lanes, in order; `chained`: each depends on the one before."""
@@ -61,10 +65,10 @@ class Side:
         await self.db.transact(lambda c: plan(c, ops))
 
     async def intend(self, limit: int = 32) -> list[Intent]:
-        return await outbox.intend(self.db, self.lease, "r", limit)
+        return list((await intents_of.intend(self.db, self.lease, "r", limit, self.rates)).intents)
 
     async def begin(self, *intents: Intent) -> set[UUID]:
-        return await outbox.begin(self.db, self.lease, intents, BUDGET)
+        return await intents_of.begin(self.db, self.lease, intents, BUDGET)
 
     async def begun(self) -> Intent:
         [intent] = await self.intend()
@@ -73,7 +77,7 @@ class Side:
 
     async def end(self, intent: Intent, outcome: str, **fields: Any) -> str | None:
         detail = fields.pop("detail", {"code": "x", "message_id": "9"})
-        states = await outbox.complete(self.db, [Outcome(intent.op_id, intent.token, outcome, detail, **fields)])
+        states = await complete(self.db, [Outcome(intent.op_id, intent.token, outcome, detail, **fields)])
         return states.get(intent.op_id)
 
     async def states(self) -> list[str]:
@@ -82,8 +86,8 @@ class Side:
     async def next_owner(self) -> Side:
         return Side(self.db, self.channel, await own(self.db, self.channel))
 
-    async def adopt(self) -> list[str]:
-        return sorted((await outbox.adopt(self.db, self.lease, GRACE)).values())
+    async def adopt(self, windows: Mapping[str, float] | None = None) -> list[str]:
+        return sorted((await adopt(self.db, self.lease, GRACE, windows)).values())
 
     async def age(self, seconds: float) -> None:
         await self.db.transact(lambda c: c.execute(AGE, seconds))
@@ -224,6 +228,21 @@ async def test_a_begun_attempt_holds_its_lane_and_is_then_unknown(side: Side) ->
     assert texts(await heir.intend()) == ["1"]
 
 
+async def test_a_begun_attempt_goes_again_where_the_platform_still_takes_its_key(side: Side) -> None:
+    """Within the window it is repeated under the same key, past it nobody can know."""
+    await side.put("a", "b")
+    first, second = await side.intend()
+    await side.begin(first, second)
+    heir = await side.next_owner()
+    await side.age(BUDGET + GRACE + 1)
+    await side.db.transact(lambda c: c.execute(AGE_ATTEMPTS + " WHERE op_id = $2", 60.0, second.op_id))
+    assert await heir.adopt({"send_text": 50.0}) == ["pending", "unknown"]
+    [again] = await heir.intend()
+    assert (again.op_id, again.delivery_key, again.attempt) == (first.op_id, first.delivery_key, 2)
+    assert list(await same_key_ages(side.db, [again.op_id])) == [again.op_id]
+    assert await heir.begin(again) == {again.token}
+
+
 async def test_our_own_open_intents_are_not_taken_from_us(side: Side) -> None:
     await side.put("a")
     [intent] = await side.intend()
@@ -278,6 +297,33 @@ async def test_the_first_receipt_stays(side: Side) -> None:
     await side.end(intent, "sent", detail={"message_id": "1"})
     assert await side.end(intent, "sent", detail={"message_id": "2"}) is None
     assert await rows(side.db, "SELECT sent_message_id FROM channel_outbox") == [{"sent_message_id": "1"}]
+
+
+async def test_a_second_message_that_claims_to_be_the_op_is_an_alarm(
+    side: Side, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await side.put("a")
+    intent = await side.begun()
+    await side.end(intent, "sent", detail={"message_id": "1"})
+    await side.end(intent, "sent", detail={"message_id": "1"})
+    assert "receipt.contradicts" not in capsys.readouterr().out
+    await side.end(intent, "sent", detail={"message_id": "2"})
+    assert "receipt.contradicts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("verdict", "state"), [("resend", "pending"), ("cancel", "canceled")])
+async def test_evidence_after_an_operators_verdict_is_kept_with_its_attempt(
+    side: Side, verdict: str, state: str
+) -> None:
+    await side.put("a")
+    intent = await side.begun()
+    await side.end(intent, "unknown")
+    await settle(side.db, Verdict(intent.op_id, verdict, "ann", uuid4()))
+    assert await side.end(intent, "sent", detail={"message_id": "77"}) is None
+    assert await side.states() == [state]
+    assert await rows(side.db, "SELECT outcome, detail ->> 'message_id' AS id FROM outbox_attempt") == [
+        {"outcome": "sent", "id": "77"}
+    ]
 
 
 async def test_an_old_attempt_does_not_settle_a_new_one(side: Side) -> None:
@@ -337,7 +383,7 @@ async def test_many_are_settled_in_one_statement(side: Side) -> None:
     await side.begin(*intents)
     ends = ["sent", "permanent", "unknown"]
     outcomes = [Outcome(i.op_id, i.token, end, {}) for i, end in zip(intents, ends, strict=True)]
-    assert list((await outbox.complete(side.db, outcomes)).values()) == ["sent", "failed", "unknown"]
+    assert list((await complete(side.db, outcomes)).values()) == ["sent", "failed", "unknown"]
 
 
 # -- a key that the platform takes again --
@@ -365,3 +411,12 @@ async def test_a_key_is_young_again_after_a_verdict_and_proven_failures_have_non
     await settle(side.db, Verdict(intent.op_id, "resend", "ann", uuid4()))
     assert await same_key_ages(side.db, [intent.op_id]) == {}
     assert (await side.begun()).attempts == 1
+
+
+async def test_open_attempts_are_those_whose_end_is_not_known_yet(side: Side) -> None:
+    await side.put("a", "b", "c", "d")
+    a, b, c = await side.intend(3)
+    await side.begin(a, b, c)
+    await side.end(a, "sent")
+    await side.end(b, "unknown")
+    assert await open_attempts(side.db, side.channel) == [(b.op_id, b.token), (c.op_id, c.token)]

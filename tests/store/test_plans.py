@@ -17,11 +17,11 @@ from stratus.store import (
     event,
     execution,
     inbox,
+    intent,
     lane,
     log,
     message,
     occurrence,
-    outbox,
     preview,
     prompts,
     run,
@@ -29,6 +29,7 @@ from stratus.store import (
     view,
     waiting,
 )
+from stratus.store.rate import UNLIMITED
 
 SEED = """
 INSERT INTO agent (id) VALUES ('demo');
@@ -80,7 +81,7 @@ HOT: list[tuple[str, str, list[Any], dict[str, int]]] = [
     ("claim", run._LEASE, [10, "w", 30.0, []], {"agent_run": 200}),
     ("route: which channels", inbox._CHANNELS, [], {"channel_inbox": 60}),
     ("route: a batch", inbox._BATCH, [1, 50], {"channel_inbox": 100}),
-    ("intend", outbox._INTEND, [1, 0, HOLDER, "r", 32], {"channel_outbox": 1200}),
+    ("intend", intent._INTEND, [1, 0, HOLDER, "r", 32, *UNLIMITED.parameters()], {"channel_outbox": 1200}),
     ("drafts: stirring", draft._STIRRING, [[1, 2]], {"agent_run": 20, "channel_outbox": 1200}),
     ("drafts: live", draft._LIVE, [[1, 2], [1], [1], ["text.delta"], 100], {"agent_run": 20, "session_event": 220}),
     (

@@ -9,8 +9,9 @@ import pytest
 from stratus.domain.approval import MAX_OFFERS
 from stratus.store.database import Database
 from stratus.store.decision import decide, expire
-from stratus.store.outbox import Intent, Outcome, begin, complete, intend
+from stratus.store.intent import Intent, begin, intend
 from stratus.store.prompts import offer_lost, offer_unheard
+from stratus.store.settle import Outcome, complete
 from stratus.store.stop import stop
 from testbed.invariants import violations
 from tests.store.parked import ASKER, OWNER, parked
@@ -28,11 +29,11 @@ async def ops(db: Database, kind: str) -> list[dict[str, object]]:
 async def send(db: Database, channel_id: int, outcome: str = "sent") -> list[Intent]:
     """Send what is due, as the channel's owner does, one op of each lane; returns what was sent."""
     lease = await own(db, channel_id)
-    intents = await intend(db, lease, "r", 10)
+    intents = (await intend(db, lease, "r", 10)).intents
     await begin(db, lease, intents, 20.0)
     detail = {"message_id": f"m{intents[0].op_id}"} if outcome == "sent" else {"code": "blocked"}
     await complete(db, [Outcome(one.op_id, one.token, outcome, detail) for one in intents])
-    return intents
+    return list(intents)
 
 
 async def age(db: Database, seconds: float) -> None:
@@ -71,11 +72,11 @@ async def test_a_prompt_that_is_leaving_is_closed_behind_it_with_its_own_message
     channel_id = await make_channel(db)
     one = await parked(db, channel_id=channel_id, calls=1)
     lease = await own(db, channel_id)
-    [leaving] = await intend(db, lease, "r", 10)
+    [leaving] = (await intend(db, lease, "r", 10)).intents
     await decide(db, one.approvals[0], "approve", OWNER)
-    assert await intend(db, lease, "r", 10) == [], "the edit waits for the prompt's end"
+    assert (await intend(db, lease, "r", 10)).intents == [], "the edit waits for the prompt's end"
     await complete(db, [Outcome(leaving.op_id, leaving.token, "sent", {"message_id": "77"})])
-    [edit] = await intend(db, lease, "r", 10)
+    [edit] = (await intend(db, lease, "r", 10)).intents
     assert (edit.kind, edit.payload["message_id"]) == ("edit_prompt", "77")
 
 
@@ -83,7 +84,7 @@ async def test_a_prompt_that_fails_while_it_leaves_takes_its_edit_along(db: Data
     channel_id = await make_channel(db)
     one = await parked(db, channel_id=channel_id, calls=1)
     lease = await own(db, channel_id)
-    [leaving] = await intend(db, lease, "r", 10)
+    [leaving] = (await intend(db, lease, "r", 10)).intents
     await decide(db, one.approvals[0], "approve", OWNER)
     await complete(db, [Outcome(leaving.op_id, leaving.token, "permanent", {"code": "blocked"})])
     assert [op["state"] for op in await ops(db, "edit_prompt")] == ["canceled"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -133,6 +134,39 @@ async def test_what_may_have_been_taken_is_unknown_and_never_sent_again(
     assert [op.text for op in platform.calls] == ["1", "2"]
     [found] = await rows(db, "SELECT error::text AS error FROM channel_outbox WHERE state = 'unknown'")
     assert "secret" not in str(found["error"]) and "owner_lost" not in str(found["error"])
+
+
+async def test_what_the_platform_shows_of_our_own_settles_an_unknown(
+    db: Database, row: ChannelRow, platform: Platform
+) -> None:
+    platform.answers = [raising(SendError(SendFailure.UNKNOWN, "no_answer", "reset"))] * 2
+    await put(db, row.id, "x", "y")
+    async with Replica(db, platform) as replica:
+        await all_are(db, "unknown", "unknown")
+        ours = event("echo").model_copy(update={"kind": "other", "echo": platform.calls[0].key, "message_id": "m77"})
+        stranger = event("other").model_copy(update={"kind": "other", "echo": "k0", "message_id": "m78"})
+        platform.feed = [([ours, stranger, event("1")], {"after": 1})]
+        platform.fed.set()
+        await all_are(db, "sent", "unknown")
+        await eventually(lambda: [one.key for one in replica.delivered] == ["1"])
+    assert len(platform.calls) == 2
+    assert (await rows(db, "SELECT sent_message_id AS id FROM channel_outbox ORDER BY id"))[0] == {"id": "m77"}
+
+
+async def test_a_flood_wait_of_the_bot_stops_every_chat_for_as_long(
+    db: Database, row: ChannelRow, platform: Platform
+) -> None:
+    limit = SendError(SendFailure.RETRYABLE, "rate_limited", "slow down", retry_after=1.0, scope="bot")
+    platform.answers = [raising(limit)]
+    await put(db, row.id, "1", lane="a")
+    async with Replica(db, platform) as replica:
+        await eventually(lambda: len(platform.calls) == 1)
+        await all_are(db, "pending")
+        held = time.monotonic()
+        await put(db, row.id, "2", lane="b")
+        replica.wake(row.id)
+        await all_are(db, "sent", "sent")
+    assert time.monotonic() - held > 0.5 and len(platform.calls) == 3
 
 
 async def test_an_idempotent_platform_is_asked_again_with_the_same_key(

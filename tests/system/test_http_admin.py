@@ -12,7 +12,7 @@ from stratus.agents.souls import parse
 from stratus.channel.values import WebhookReply
 from stratus.domain import errors
 from stratus.store.database import Database
-from stratus.store.outbox import intend
+from stratus.store.intent import intend
 from stratus.store.plan import NewOp, plan
 from tests.store.world import make_channel, own, rows
 from tests.system.web import Person, Web, code, fetchrow
@@ -93,7 +93,7 @@ async def test_an_operator_settles_what_cannot_be_known(web: Web) -> None:
     channel = await make_channel(web.db)
     ops = [NewOp(channel, f"c{n}", "send_text", {"chat": f"c{n}"}, {"text": "x"}, f"key-{n}") for n in range(4)]
     await web.db.transact(lambda c: plan(c, ops[:3]))
-    intents = await intend(web.db, await own(web.db, channel), "replica", 10)
+    intents = (await intend(web.db, await own(web.db, channel), "replica", 10)).intents
     await fetchrow(web.db, "WITH u AS (UPDATE channel_outbox SET state = 'unknown') SELECT 1 AS done")
     await web.db.transact(lambda c: plan(c, ops[3:]))
     first, second, third = (intent.op_id for intent in intents)

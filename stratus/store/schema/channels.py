@@ -106,6 +106,17 @@ outbox_lane = Table(
     postgresql_with=NARROW,
 )
 
+# From when a chat or thread (`scope`), or the bot itself (""), may be sent to again.
+channel_rate = Table(
+    "channel_rate",
+    metadata,
+    Column("channel_id", BigInteger, ForeignKey("channel.id"), nullable=False),
+    required("scope"),
+    time("next_at", now=True),
+    PrimaryKeyConstraint("channel_id", "scope"),
+    postgresql_with=NARROW,
+)
+
 channel_outbox = Table(
     "channel_outbox",
     metadata,

@@ -15,7 +15,7 @@ from stratus.delivery import outcomes
 from stratus.delivery.guard import GuardRefused, OpGuard
 from stratus.delivery.ops import call, op_of, platform_key
 from stratus.domain.outbox import MAX_SEND_ATTEMPTS
-from stratus.store.outbox import Intent
+from stratus.store.intent import Intent
 
 CHANNEL = UUID(int=7)
 RETRYABLE, PERMANENT, UNKNOWN = SendFailure.RETRYABLE, SendFailure.PERMANENT, SendFailure.UNKNOWN
@@ -25,6 +25,7 @@ def intent(**fields: Any) -> Intent:
     given: dict[str, Any] = {
         "op_id": 5,
         "lane": "c",
+        "scope": "c",
         "kind": "send_text",
         "address": {"v": 1, "chat": "c", "thread": "t"},
         "payload": {"v": 1, "text": "hello", "markdown": True},

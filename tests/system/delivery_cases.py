@@ -1,0 +1,295 @@
+"""The platforms as the delivery cases see them: one `Side` each, with a bot of its own, the faults it can answer with, and gates that hold calls.
+
+A case plans ops into a lane itself, so that it is the same on every platform, and lets real replicas send them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, Protocol
+from uuid import uuid4
+
+from stratus.store import channel
+from stratus.store.database import Database
+from stratus.store.plan import NewOp, plan
+from stratus.store.vault import Vault
+from testbed.fakes.controls import Controls, Gate
+from testbed.fakes.server import FakeServer
+from testbed.fakes.telegram import FakeTelegram
+from testbed.replicas import SECRET_KEY, eventually
+from testbed.stage import Stage
+
+# What a platform can do to a call: refuse it for a while (429), refuse it for good, or take it and then not say so.
+Fault = Literal["flood", "refused", "lost", "reset"]
+FLOOD_SECONDS = 2
+FILE = "(file)"  # how a file shows among the texts
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+
+OPS = """
+SELECT id, state, attempts, attempt_seq, error ->> 'code' AS code, sent_message_id
+  FROM channel_outbox WHERE channel_id = $1 ORDER BY id
+"""
+
+
+class Side(Protocol):
+    """One bot on one platform. `options` and `credentials` are what its channel is configured with.
+
+    `markup`: the adapter sends Markdown in a form that the platform may refuse, and then once more in plain text. `chat(n)` makes an id that
+    the platform takes.
+    """
+
+    name: str
+    platform: str
+    markup: bool
+
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+
+    @property
+    def credentials(self) -> Mapping[str, str]: ...
+
+    def chat(self, number: int) -> str: ...
+
+    async def say(self, text: str, chat: str) -> None:
+        """A person writes in a one-to-one chat."""
+
+    def sent(self, chat: str) -> list[str]:
+        """Texts (a file: FILE) that the platform has taken, in order."""
+
+    def calls(self, chat: str) -> list[str]:
+        """The same of every call that sends, whatever became of it."""
+
+    def fault(self, fault: Fault, chat: str, text: str = "") -> None:
+        """Answer the next call for this chat whose text contains `text` (FILE: that sends a file) so; a flood lasts FLOOD_SECONDS."""
+
+    def refuse_markup(self, chat: str) -> None:
+        """Refuse the next call's formatting."""
+
+    def hold(self, name: str, chat: str, text: str, point: str = "before") -> Gate:
+        """Hold calls before they take effect, or after."""
+
+    def release(self, name: str) -> None:
+        """Let them go."""
+
+
+class TestchanSide:
+    """The test platform."""
+
+    __test__ = False
+
+    name = platform = "testchan"
+    markup = False
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._controls = stage.platform.controls
+        self.bot = f"bot-{uuid4().hex[:8]}"
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"base_url": self._stage.platform_url, "bot": self.bot, "wait": 2}
+
+    @property
+    def credentials(self) -> Mapping[str, str]:
+        return {"secret": "webhook-secret"}
+
+    def chat(self, number: int) -> str:
+        return f"{self.bot}-{number}"
+
+    async def say(self, text: str, chat: str) -> None:
+        await self._stage.say(text, chat, bot=self.bot)
+
+    def sent(self, chat: str) -> list[str]:
+        return [_shown(one) for one in self._stage.platform.log if one["chat"] == chat]
+
+    def calls(self, chat: str) -> list[str]:
+        return [_shown(one) for one in self._stage.platform.calls if one["chat"] == chat]
+
+    def fault(self, fault: Fault, chat: str, text: str = "") -> None:
+        answers: dict[Fault, int | str] = {
+            "flood": 429,
+            "refused": 400,
+            "lost": "store_then_502",
+            "reset": "store_then_reset",
+        }
+        _arm(self._controls, answers[fault], fault, _match(chat, text, {"kind": "send_attachment"}))
+
+    def refuse_markup(self, chat: str) -> None:
+        raise NotImplementedError("the test platform takes every text")
+
+    def hold(self, name: str, chat: str, text: str, point: str = "before") -> Gate:
+        return self._controls.hold(name, {"chat": chat, "text": {"contains": text}}, point)
+
+    def release(self, name: str) -> None:
+        self._controls.release(name)
+
+
+class TelegramSide:
+    """A Telegram bot."""
+
+    __test__ = False
+
+    name = platform = "telegram"
+    markup = True
+
+    def __init__(self, telegram: FakeTelegram, url: str, number: int) -> None:
+        self._telegram = telegram
+        self._url = url
+        self._number = number
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"api_base": self._url, "poll_seconds": 1}
+
+    @property
+    def credentials(self) -> Mapping[str, str]:
+        return {"token": f"{self._number}:a-token", "secret": "secret-of-the-tests"}
+
+    def chat(self, number: int) -> str:
+        return str(self._number * 100 + number)
+
+    async def say(self, text: str, chat: str) -> None:
+        place = {"id": int(chat), "type": "private"}
+        await self._telegram.bot(self._number).add({"message": {"text": text, "chat": place}})
+
+    def sent(self, chat: str) -> list[str]:
+        return [FILE if "attachment" in one else one["text"] for one in self._telegram.log if one["chat"] == chat]
+
+    def calls(self, chat: str) -> list[str]:
+        sends = [one for one in self._telegram.calls if one["method"].startswith("send")]
+        mine = [one for one in sends if str(one["params"].get("chat_id")) == chat]
+        return [one["params"].get("text", "") if one["method"] == "sendMessage" else FILE for one in mine]
+
+    def fault(self, fault: Fault, chat: str, text: str = "") -> None:
+        answers: dict[Fault, int | str] = {
+            "flood": 429,
+            "refused": 400,
+            "lost": "store_then_502html",
+            "reset": "store_then_reset",
+        }
+        match = _match(chat, text, {"method": ["sendPhoto", "sendDocument"]})
+        _arm(self._telegram.controls, answers[fault], fault, match)
+
+    def refuse_markup(self, chat: str) -> None:
+        self._telegram.controls.fault({"chat": chat}, "parse")
+
+    def hold(self, name: str, chat: str, text: str, point: str = "before") -> Gate:
+        return self._telegram.controls.hold(name, {"chat": chat, "text": {"contains": text}}, point)
+
+    def release(self, name: str) -> None:
+        self._telegram.controls.release(name)
+
+
+SIDES = ("testchan", "telegram")
+
+
+class Sides:
+    """Makes a side of its own for each case; `close` ends what was started for them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._telegram = FakeTelegram()
+        self._number = 500
+        self._stack = contextlib.AsyncExitStack()
+        self._telegram_url = ""
+
+    async def make(self, name: str) -> Side:
+        """A bot that nobody else uses."""
+        if name == "testchan":
+            return TestchanSide(self._stage)
+        if not self._telegram_url:
+            server = await self._stack.enter_async_context(FakeServer(self._telegram.app))
+            self._telegram_url = server.url
+        self._number += 1
+        return TelegramSide(self._telegram, self._telegram_url, self._number)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@contextlib.asynccontextmanager
+async def sides_on(stage: Stage) -> AsyncIterator[Sides]:
+    """Sides for the cases on this stage."""
+    sides = Sides(stage)
+    try:
+        yield sides
+    finally:
+        await sides.close()
+
+
+class Case:
+    """A side's channel in the database, and its outbox."""
+
+    def __init__(self, db: Database, side: Side, channel_id: int) -> None:
+        self.db = db
+        self.side = side
+        self.channel_id = channel_id
+        self.chat = side.chat(1)
+
+    async def put(self, *texts: str, chat: str | None = None, chained: bool = True, markdown: bool = False) -> None:
+        """A chain of texts into the chat's lane; FILE stands for a file."""
+        file = {"attachment": {"kind": "image", "name": "dot.png", "mime": "image/png", "data": PNG}}
+        payloads = [file if text == FILE else {"text": text, "markdown": markdown} for text in texts]
+        lane = chat or self.chat
+        ops = [
+            NewOp(
+                self.channel_id,
+                lane,
+                "send_attachment" if "attachment" in payload else "send_text",
+                {"chat": lane, "thread": ""},
+                payload,
+                uuid4().hex,
+                after=number - 1 if chained and number else None,
+            )
+            for number, payload in enumerate(payloads)
+        ]
+        await self.db.transact(lambda c: plan(c, ops))
+
+    async def ops(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self.db.read(lambda c: c.fetch(OPS, self.channel_id))]
+
+    async def states(self, *wanted: str, timeout: float = 20) -> list[dict[str, Any]]:
+        """Wait until the channel's ops are in these states, in order."""
+
+        async def reached() -> bool:
+            return [op["state"] for op in await self.ops()] == list(wanted)
+
+        await eventually(reached, timeout, f"ops of {self.side.name} to be {wanted}")
+        return await self.ops()
+
+    async def sent(self, *texts: str, timeout: float = 20) -> None:
+        """Wait until the platform has taken exactly these."""
+        await eventually(
+            lambda: len(self.side.sent(self.chat)) >= len(texts), timeout, f"{texts} to be sent by {self.side.name}"
+        )
+        assert self.side.sent(self.chat) == list(texts)
+
+
+async def open_case(stage: Stage, side: Side, **options: Any) -> Case:
+    """Add the side's channel for the agent `demo`."""
+    public_id = uuid4()
+    sealed = Vault([SECRET_KEY]).seal(public_id, side.credentials)
+    config = {**side.options, "access": {"mode": "open"}, **options}
+    row = await channel.create(
+        stage.db, public_id, side.platform, f"{side.name}-{public_id.hex[:8]}", "demo", config, sealed
+    )
+    stage.channel_id, stage.channel_uuid = row.id, str(public_id)
+    return Case(stage.db, side, row.id)
+
+
+def _match(chat: str, text: str, of_files: Mapping[str, Any]) -> dict[str, Any]:
+    if text == FILE:
+        return {"chat": chat, **of_files}
+    return {"chat": chat, **({"text": {"contains": text}} if text else {})}
+
+
+def _arm(controls: Controls, answer: int | str, fault: Fault, match: Mapping[str, Any]) -> None:
+    if fault == "flood":
+        controls.fault(match, answer, retry_after=FLOOD_SECONDS)
+    else:
+        controls.fault(match, answer)
+
+
+def _shown(body: Mapping[str, Any]) -> str:
+    return FILE if body.get("attachment") else str(body.get("text", ""))
