@@ -374,7 +374,7 @@ async def test_a_chat_that_moved_is_addressed_anew(side: Side) -> None:
     intent = await side.begun()
     await side.end(intent, "retryable", address={"chat": "-100"})
     [again] = await side.intend()
-    assert again.address == {"chat": "-100"} and again.lane == "a"
+    assert again.address == {"chat": "-100"} and again.lane == "-100"
 
 
 async def test_many_are_settled_in_one_statement(side: Side) -> None:
