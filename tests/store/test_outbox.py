@@ -12,7 +12,7 @@ import pytest
 from stratus.domain.errors import LeaseLost
 from stratus.domain.outbox import MAX_SEND_ATTEMPTS
 from stratus.store import intent as intents_of
-from stratus.store.attempt import SAME_KEY, open_attempts, same_key_ages
+from stratus.store.attempt import SAME_KEY, same_key_ages
 from stratus.store.database import Database
 from stratus.store.inbox import ChannelLease
 from stratus.store.intent import Intent
@@ -269,63 +269,6 @@ async def test_only_the_owner_adopts(side: Side) -> None:
 # -- how attempts end --
 
 
-async def test_a_late_receipt_is_evidence_whoever_owns_the_channel(side: Side) -> None:
-    await side.put("a")
-    intent = await side.begun()
-    heir = await side.next_owner()
-    await side.age(BUDGET + GRACE + 1)
-    await heir.adopt()
-    assert await side.states() == ["unknown"]
-    assert await side.end(intent, "sent", detail={"message_id": "77"}) == "sent"
-    assert await rows(side.db, "SELECT sent_message_id, attempt_token FROM channel_outbox") == [
-        {"sent_message_id": "77", "attempt_token": None}
-    ]
-
-
-@pytest.mark.parametrize("outcome", ["retryable", "not_sent", "permanent", "unknown"])
-async def test_only_a_receipt_moves_an_unknown(side: Side, outcome: str) -> None:
-    await side.put("a")
-    intent = await side.begun()
-    await side.end(intent, "unknown")
-    assert await side.end(intent, outcome) is None
-    assert await side.states() == ["unknown"]
-
-
-async def test_the_first_receipt_stays(side: Side) -> None:
-    await side.put("a")
-    intent = await side.begun()
-    await side.end(intent, "sent", detail={"message_id": "1"})
-    assert await side.end(intent, "sent", detail={"message_id": "2"}) is None
-    assert await rows(side.db, "SELECT sent_message_id FROM channel_outbox") == [{"sent_message_id": "1"}]
-
-
-async def test_a_second_message_that_claims_to_be_the_op_is_an_alarm(
-    side: Side, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await side.put("a")
-    intent = await side.begun()
-    await side.end(intent, "sent", detail={"message_id": "1"})
-    await side.end(intent, "sent", detail={"message_id": "1"})
-    assert "receipt.contradicts" not in capsys.readouterr().out
-    await side.end(intent, "sent", detail={"message_id": "2"})
-    assert "receipt.contradicts" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("verdict", "state"), [("resend", "pending"), ("cancel", "canceled")])
-async def test_evidence_after_an_operators_verdict_is_kept_with_its_attempt(
-    side: Side, verdict: str, state: str
-) -> None:
-    await side.put("a")
-    intent = await side.begun()
-    await side.end(intent, "unknown")
-    await settle(side.db, Verdict(intent.op_id, verdict, "ann", uuid4()))
-    assert await side.end(intent, "sent", detail={"message_id": "77"}) is None
-    assert await side.states() == [state]
-    assert await rows(side.db, "SELECT outcome, detail ->> 'message_id' AS id FROM outbox_attempt") == [
-        {"outcome": "sent", "id": "77"}
-    ]
-
-
 async def test_an_old_attempt_does_not_settle_a_new_one(side: Side) -> None:
     await side.put("a")
     old = await side.begun()
@@ -411,12 +354,3 @@ async def test_a_key_is_young_again_after_a_verdict_and_proven_failures_have_non
     await settle(side.db, Verdict(intent.op_id, "resend", "ann", uuid4()))
     assert await same_key_ages(side.db, [intent.op_id]) == {}
     assert (await side.begun()).attempts == 1
-
-
-async def test_open_attempts_are_those_whose_end_is_not_known_yet(side: Side) -> None:
-    await side.put("a", "b", "c", "d")
-    a, b, c = await side.intend(3)
-    await side.begin(a, b, c)
-    await side.end(a, "sent")
-    await side.end(b, "unknown")
-    assert await open_attempts(side.db, side.channel) == [(b.op_id, b.token), (c.op_id, c.token)]
