@@ -175,7 +175,7 @@ async def test_a_group_has_no_drafts_by_default(stage: Stage) -> None:
     speak(stage, "group", numbered(40), seconds=2)
     await stage.say("for group", "group", direct=False, addressed=True)
     await settled(stage, "group")
-    assert [one["kind"] for one in log(stage, "group")] == ["send_reply"]
+    assert [one["kind"] for one in log(stage, "group")] == ["send_group_reply"]
 
 
 async def test_a_turn_that_is_stopped_leaves_no_preview_that_seems_to_go_on(stage: Stage) -> None:
