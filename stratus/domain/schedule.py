@@ -87,7 +87,8 @@ def next_after(cron: str, zone: str, after: datetime) -> datetime:
     """The first moment later than `after` at which `cron` is due by the clocks of `zone`, in UTC. Raises BadInput with the mend.
 
     A fixed time in an hour that clocks skip is due when they have skipped it; in an hour that they repeat, the first time only. An
-    expression whose minute or hour begins with `*` is due by elapsed time: never in the skipped hour, and in both repeated ones.
+    expression whose minute or hour begins with `*` is due by elapsed time: never in the skipped hour, and in both repeated ones. Where the
+    clocks change by half an hour (Lord Howe Island) such an expression may miss that half hour on that day.
     """
     found = next(occurrences(cron, zone, after), None)
     if found is None:
