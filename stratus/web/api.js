@@ -27,6 +27,12 @@ export const cancelRun = (id) => call('POST', `/runs/${encodeURIComponent(id)}/c
 export const decide = (id, hash, decision, note) => call('POST', `/approvals/${encodeURIComponent(id)}`, { body: { decision, ...(note === '' ? {} : { note }), ...(hash ? { args_hash: hash } : {}) } });
 export const stop = (session) => call('POST', `${SESSIONS}/${encodeURIComponent(session)}/stop`, { body: {} });
 
+export const backlog = async () => (await call('GET', '/backlog')).backlog;
+export const channels = async () => (await call('GET', '/channels')).channels;
+export const ops = (state, before = null) => call('GET', `/outbox?limit=50${state === '' ? '' : `&state=${state}`}${before === null ? '' : `&before=${before}`}`);
+export const op = (id) => call('GET', `/outbox/${id}`);
+export const settleOp = (id, verdict) => call('POST', `/outbox/${id}`, { body: verdict });
+
 // A replica of the release before, which may answer while the others are renewed, knows of none.
 export async function approvals() {
   try {

@@ -38,6 +38,7 @@ async function start() {
   const me = await enter(takeCode());
   if (me === null) return;
   setText(part('who'), me.name);
+  setHidden(part('operations'), !['owner', 'admin'].includes(me.role));
   await refresh();
   hideGate();
   route();

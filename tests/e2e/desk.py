@@ -128,13 +128,15 @@ async def new_code(stage: Stage, role: str = "user") -> str:
 
 
 @asynccontextmanager
-async def seated(browser: Browser, stage: Stage, replica: Replica, **options: Any) -> AsyncIterator[Desk]:
-    """A signed-in tab in a browser profile of its own; `options` are the profile's."""
+async def seated(
+    browser: Browser, stage: Stage, replica: Replica, *, role: str = "user", **options: Any
+) -> AsyncIterator[Desk]:
+    """A tab in a browser profile of its own, signed in as somebody of this role; `options` are the profile's."""
     context = await browser.new_context(**options)
     context.set_default_timeout(WAIT_MS)
     try:
         desk = await another_tab(context, replica)
-        await desk.page.goto(f"{replica.url}/ui/#signin={await new_code(stage)}")
+        await desk.page.goto(f"{replica.url}/ui/#signin={await new_code(stage, role)}")
         await expect(desk.page.locator("#console")).to_be_visible()
         yield desk
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from playwright.async_api import Browser, Route, expect
 
@@ -350,7 +352,7 @@ async def test_earlier_messages_come_when_asked(browser: Browser, stage: Stage, 
 
 
 async def test_on_a_phone_nothing_overflows(browser: Browser, stage: Stage, replica: Replica) -> None:
-    phone = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
+    phone: dict[str, Any] = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
     async with seated(browser, stage, replica, **phone) as desk:
         await desk.send(f"{'long' * 100} https://example.org/{'x' * 300}")
         await desk.ended(1)

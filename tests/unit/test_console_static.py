@@ -12,7 +12,8 @@ import pytest
 from stratus.http.console import FOLDER
 
 MODULES = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.js"))}
-PAGE = (FOLDER / "index.html").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.html"))}
+ENTRIES = {"index.html": "main.js", "operations.html": "operations.js"}
 STYLE = (FOLDER / "app.css").read_text(encoding="utf-8")
 LINES_MAX = 400
 PURE = {"reducer.js", "turn.js", "markdown.js", "sse.js"}
@@ -71,8 +72,17 @@ def test_modules_never_make_markup_of_text() -> None:
     assert list(markup_makers("node.innerHTML = text")) != []
 
 
-def test_the_page_holds_nothing_that_the_policy_refuses() -> None:
-    assert list(inline_code(PAGE)) == []
+def imported_by(entry: str) -> set[str]:
+    """The modules of the page that begins with `entry`."""
+    found, new = {entry}, {entry}
+    while new:
+        new = {name for module in new for name in _IMPORT.findall(MODULES[module])} - found
+        found |= new
+    return found
+
+
+def test_the_pages_hold_nothing_that_the_policy_refuses() -> None:
+    assert {name: list(inline_code(page)) for name, page in PAGES.items()} == {name: [] for name in ENTRIES}
     assert not re.search(r"@import|url\(", STYLE)
     bad = (
         '<style></style><script>1</script><p onclick="1" style="x"></p><img src="//cdn.example/x"><a href="https://x/">'
@@ -87,7 +97,10 @@ def test_pure_modules_reach_for_nothing_outside(name: str) -> None:
 
 
 def test_every_module_is_there_and_used() -> None:
-    used = {"main.js"} | {name for text in MODULES.values() for name in _IMPORT.findall(text)}
+    assert set(PAGES) == set(ENTRIES)
+    for page, entry in ENTRIES.items():
+        assert f'src="{entry}"' in PAGES[page]
+    used = set(ENTRIES.values()) | {name for text in MODULES.values() for name in _IMPORT.findall(text)}
     assert used == set(MODULES)
     for name, text in MODULES.items():
         for names, source in _NAMES.findall(text):
@@ -101,13 +114,14 @@ def test_modules_say_their_purpose_and_are_short() -> None:
         assert text.count("\n") <= LINES_MAX, name
 
 
-def test_elements_that_modules_name_are_on_the_page() -> None:
-    ids = [attributes["id"] for _, attributes in Elements(PAGE).found if "id" in attributes]
+@pytest.mark.parametrize(("page", "labelled"), [("index.html", {"message", "agent"}), ("operations.html", {"state"})])
+def test_elements_that_modules_name_are_on_their_page(page: str, labelled: set[str]) -> None:
+    elements = Elements(PAGES[page]).found
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(set(ids)) == len(ids)
-    named = {one for text in MODULES.values() for one in re.findall(r"part\('([\w-]+)'\)", text)}
-    assert named <= set(ids)
-    labels = {attributes.get("for") for tag, attributes in Elements(PAGE).found if tag == "label"}
-    assert {"message", "agent"} <= labels
+    used = "".join(MODULES[name] for name in imported_by(ENTRIES[page]))
+    assert set(re.findall(r"part\('([\w-]+)'\)", used)) <= set(ids)
+    assert labelled <= {attributes.get("for") for tag, attributes in elements if tag == "label"}
 
 
 def test_the_style_knows_both_themes() -> None:
