@@ -15,10 +15,12 @@ from stratus.store.database import Database
 from stratus.store.plan import NewOp, plan
 from stratus.store.vault import Vault
 from testbed.fakes.controls import Controls, Gate
+from testbed.fakes.discord import FakeDiscord
 from testbed.fakes.server import FakeServer
 from testbed.fakes.telegram import FakeTelegram
 from testbed.replicas import SECRET_KEY, eventually
 from testbed.stage import Stage
+from tests.contract.discord_driver import token
 
 # What a platform can do to a call: refuse it for a while (429), refuse it for good, or take it and then not say so.
 Fault = Literal["flood", "refused", "lost", "reset"]
@@ -36,12 +38,13 @@ class Side(Protocol):
     """One bot on one platform. `options` and `credentials` are what its channel is configured with.
 
     `markup`: the adapter sends Markdown in a form that the platform may refuse, and then once more in plain text. `chat(n)` makes an id that
-    the platform takes.
+    the platform takes. `same_key`: it takes an op's key again with no second effect, so that a lost answer is asked for anew.
     """
 
     name: str
     platform: str
     markup: bool
+    same_key: bool
 
     @property
     def options(self) -> Mapping[str, Any]: ...
@@ -79,7 +82,7 @@ class TestchanSide:
     __test__ = False
 
     name = platform = "testchan"
-    markup = False
+    markup = same_key = False
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -132,6 +135,7 @@ class TelegramSide:
 
     name = platform = "telegram"
     markup = True
+    same_key = False
 
     def __init__(self, telegram: FakeTelegram, url: str, number: int) -> None:
         self._telegram = telegram
@@ -181,7 +185,64 @@ class TelegramSide:
         self._telegram.controls.release(name)
 
 
-SIDES = ("testchan", "telegram")
+class DiscordSide:
+    """A Discord bot."""
+
+    __test__ = False
+
+    name = platform = "discord"
+    markup = False
+    same_key = True
+
+    def __init__(self, discord: FakeDiscord, url: str, number: int) -> None:
+        self._discord = discord
+        self._url = url
+        self._bot = discord.bot(str(4_300_000_000_000_000_000 + number))
+        self._bot.beat_seconds = 2.0  # on a busy machine, an answer within 0.3 s is much to ask
+        self._number = number
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"api_base": f"{self._url}/api/v10"}
+
+    @property
+    def credentials(self) -> Mapping[str, str]:
+        return {"token": token(self._bot.id)}
+
+    def chat(self, number: int) -> str:
+        return str(self._number * 100 + number)
+
+    async def say(self, text: str, chat: str) -> None:
+        self._bot.say(text, chat)
+
+    def sent(self, chat: str) -> list[str]:
+        return [FILE if one["attachment"] else one["text"] for one in self._discord.log if one["chat"] == chat]
+
+    def calls(self, chat: str) -> list[str]:
+        sends = [one["params"] for one in self._discord.calls if one["method"] == "createMessage"]
+        return [FILE if one.get("attachments") else one["content"] for one in sends if one["chat"] == chat]
+
+    def fault(self, fault: Fault, chat: str, text: str = "") -> None:
+        answers: dict[Fault, int | str] = {
+            "flood": 429,
+            "refused": 400,
+            "lost": "store_then_502html",
+            "reset": "store_then_reset",
+        }
+        match = _match(chat, text, {"attachments": {"contains": "filename"}})
+        _arm(self._discord.controls, answers[fault], fault, match)
+
+    def refuse_markup(self, chat: str) -> None:
+        raise NotImplementedError("Discord takes every text")
+
+    def hold(self, name: str, chat: str, text: str, point: str = "before") -> Gate:
+        return self._discord.controls.hold(name, {"chat": chat, "text": {"contains": text}}, point)
+
+    def release(self, name: str) -> None:
+        self._discord.controls.release(name)
+
+
+SIDES = ("testchan", "telegram", "discord")
 
 
 class Sides:
@@ -193,11 +254,18 @@ class Sides:
         self._number = 500
         self._stack = contextlib.AsyncExitStack()
         self._telegram_url = ""
+        self._discord = FakeDiscord()
+        self._discord_url = ""
 
     async def make(self, name: str) -> Side:
         """A bot that nobody else uses."""
         if name == "testchan":
             return TestchanSide(self._stage)
+        if name == "discord":
+            if not self._discord_url:
+                self._discord_url = (await self._stack.enter_async_context(FakeServer(self._discord.app))).url
+            self._number += 1
+            return DiscordSide(self._discord, self._discord_url, self._number)
         if not self._telegram_url:
             server = await self._stack.enter_async_context(FakeServer(self._telegram.app))
             self._telegram_url = server.url
