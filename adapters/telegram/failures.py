@@ -9,7 +9,24 @@ from datetime import timedelta
 
 from stratus.channel import SendError, SendFailure
 
-_GONE = ("blocked", "deactivated", "kicked")
+# Telegram tells causes apart by words alone; a 400 and a 403 share some of them. The first that fits counts.
+_CODES = (
+    ("chat not found", "chat_not_found"),
+    ("group chat was deleted", "chat_not_found"),
+    ("blocked", "blocked"),
+    ("deactivated", "blocked"),
+    ("kicked", "blocked"),
+    ("not a member", "not_member"),
+    ("initiate conversation", "not_started"),
+    ("not enough rights", "forbidden"),
+    ("no rights to send", "forbidden"),
+    ("chat_write_forbidden", "forbidden"),
+    ("topic_closed", "topic_closed"),
+    ("topic_deleted", "topic_gone"),
+    ("message thread not found", "topic_gone"),
+    ("message to edit not found", "message_gone"),
+    ("message can't be edited", "message_gone"),
+)
 _TEXT_MAX = 200
 
 
@@ -22,12 +39,9 @@ def send_error(error: Exception) -> SendError:
         return SendError(SendFailure.RETRYABLE, "rate_limited", text, retry_after=seconds(error.retry_after))
     if isinstance(error, tg.ChatMigrated):
         return SendError(SendFailure.RETRYABLE, "migrated", text, new_chat=str(error.new_chat_id))
-    if isinstance(error, tg.Forbidden):
-        code = "blocked" if any(word in text.lower() for word in _GONE) else "forbidden"
-        return SendError(SendFailure.PERMANENT, code, text)
-    if isinstance(error, tg.BadRequest):
-        code = "chat_not_found" if "chat not found" in text.lower() else "bad_request"
-        return SendError(SendFailure.PERMANENT, code, text)
+    if isinstance(error, tg.Forbidden | tg.BadRequest):
+        otherwise = "forbidden" if isinstance(error, tg.Forbidden) else "bad_request"
+        return SendError(SendFailure.PERMANENT, _code(text.lower(), otherwise), text)
     if isinstance(error, tg.InvalidToken):
         return SendError(SendFailure.PERMANENT, "unauthorized", "Telegram refuses the bot's token")
     if isinstance(error, tg.NetworkError):
@@ -52,6 +66,10 @@ def not_modified(error: Exception) -> bool:
     from telegram.error import BadRequest
 
     return isinstance(error, BadRequest) and "message is not modified" in str(error).lower()
+
+
+def _code(text: str, otherwise: str) -> str:
+    return next((code for words, code in _CODES if words in text), otherwise)
 
 
 def _network(error: Exception, text: str) -> SendError:

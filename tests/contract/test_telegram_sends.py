@@ -116,11 +116,41 @@ async def test_each_failure_has_its_class(
     assert len(driver.calls("sendMessage")) == 1
 
 
-async def test_missing_rights_are_not_a_block(adapter: TelegramAdapter, driver: TelegramDriver) -> None:
-    description = "Forbidden: not enough rights to send text messages to the chat"
-    driver.telegram.controls.fault({}, 403, detail={"description": description})
+@pytest.mark.parametrize(
+    ("status", "description", "code"),
+    [
+        (403, "Forbidden: user is deactivated", "blocked"),
+        (403, "Forbidden: bot was kicked from the supergroup chat", "blocked"),
+        (403, "Forbidden: bot is not a member of the channel chat", "not_member"),
+        (403, "Forbidden: bot can't initiate conversation with a user", "not_started"),
+        (403, "Forbidden: the group chat was deleted", "chat_not_found"),
+        (403, "Forbidden: not enough rights to send text messages to the chat", "forbidden"),
+        (403, "Forbidden: something new", "forbidden"),
+        (400, "Bad Request: not enough rights to send text messages to the chat", "forbidden"),
+        (400, "Bad Request: have no rights to send a message", "forbidden"),
+        (400, "Bad Request: CHAT_WRITE_FORBIDDEN", "forbidden"),
+        (400, "Bad Request: TOPIC_CLOSED", "topic_closed"),
+        (400, "Bad Request: TOPIC_DELETED", "topic_gone"),
+        (400, "Bad Request: message thread not found", "topic_gone"),
+        (400, "Bad Request: something new", "bad_request"),
+    ],
+)
+async def test_a_refusal_names_its_cause(
+    adapter: TelegramAdapter, driver: TelegramDriver, status: int, description: str, code: str
+) -> None:
+    driver.telegram.controls.fault({}, status, detail={"description": description})
     error = await failure(adapter, op())
-    assert (error.kind, error.code) == (PERMANENT, "forbidden")
+    assert (error.kind, error.code) == (PERMANENT, code)
+    assert len(driver.calls("sendMessage")) == 1
+
+
+@pytest.mark.parametrize("description", ["message to edit not found", "message can't be edited"])
+async def test_an_edit_of_a_message_that_is_gone_says_so(
+    adapter: TelegramAdapter, driver: TelegramDriver, description: str
+) -> None:
+    driver.telegram.controls.fault({}, 400, detail={"description": f"Bad Request: {description}"})
+    error = await failure(adapter, op(message_id="7"))
+    assert (error.kind, error.code) == (PERMANENT, "message_gone")
 
 
 async def test_a_429_that_does_not_say_how_long_is_retryable(adapter: TelegramAdapter, driver: TelegramDriver) -> None:
