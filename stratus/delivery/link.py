@@ -24,6 +24,7 @@ from stratus.store.database import Database
 log = structlog.get_logger(__name__)
 
 FAILURES_MAX = 6
+STALLS_MAX = 2
 MISCONFIGURED = "misconfigured"
 CONFLICT_PAUSE_SECONDS = 3.0
 CONFLICT_FAILED_SECONDS = 60.0
@@ -65,6 +66,7 @@ class Link:
         self._failures = 0  # in a row, of the platform
         self._away = 0  # in a row, of the database
         self._failing_since = 0.0
+        self._quiet_since = 0.0  # when this contact began, or last heard the platform
         self._conflict_since: float | None = None
         self._deaf_since: float | None = self._clock.monotonic() - owned.away
 
@@ -83,6 +85,7 @@ class Link:
                 await self._clock.sleep(judged)
 
     async def _contact(self) -> NoReturn:
+        self._quiet_since = self._clock.monotonic()
         if not self._account_known:
             await self._identify()
         await self._adapter.receive(self._cursor, self._accept)
@@ -116,6 +119,7 @@ class Link:
         if cursor is not None:
             self._cursor = cursor
         self._failures = self._away = 0
+        self._quiet_since = self._clock.monotonic()
         self._conflict_since = None
         self._health.set(State.CONNECTED)
         await self._heard()
@@ -194,7 +198,9 @@ class Link:
         self._failures += 1
         # The text of a stranger's error may hold a URL with a token: operators see its type.
         text = f"{self._failures} contacts in a row failed, the last with {type(error).__name__}"
-        if self._failures >= FAILURES_MAX and now - self._failing_since > self._ttl:
+        # A platform that takes a poll and never answers it fails rarely: the second time in a row is enough.
+        stalled = self._failures >= STALLS_MAX and now - self._quiet_since > self._ttl
+        if stalled or (self._failures >= FAILURES_MAX and now - self._failing_since > self._ttl):
             self._health.set(State.FAILED, "unreachable", text)
             return Ending.UNREACHABLE
         self._health.set(State.DEGRADED, "contact_failed", text)

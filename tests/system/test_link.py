@@ -140,6 +140,30 @@ async def test_many_failed_contacts_in_a_row_give_the_channel_up(db: Database, o
     assert "secret" not in (contact.health.error or "")
 
 
+async def test_a_platform_that_takes_polls_and_never_answers_gives_the_channel_up_at_the_second(
+    db: Database, owned: OwnedChannel
+) -> None:
+    contact = Contact(db, owned, [])
+
+    async def hang() -> None:
+        contact.clock.time += TERMS.ttl + 1
+        raise TimeoutError
+
+    contact.todo[:] = [hang, POLLED, hang, hang, POLLED]
+    assert await contact.run() is Ending.UNREACHABLE
+    assert contact.todo == [POLLED], "the first of two may pass, and a completed poll starts the count anew"
+
+
+async def test_a_platform_that_was_quiet_before_may_fail_twice(db: Database, owned: OwnedChannel) -> None:
+    contact = Contact(db, owned, [])
+
+    async def quiet() -> None:
+        contact.clock.time += 100 * TERMS.ttl
+
+    contact.todo[:] = [POLLED, quiet, OSError(), OSError(), POLLED]
+    assert await contact.run() is None
+
+
 async def test_a_completed_poll_makes_the_count_start_anew(db: Database, owned: OwnedChannel) -> None:
     few: list[Step] = [OSError() for _ in range(FAILURES_MAX - 1)]
     contact = Contact(db, owned, [*few, POLLED, *few, POLLED, *few])
