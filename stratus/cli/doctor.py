@@ -223,9 +223,10 @@ def _standing(one: Stuck) -> str:
         "quarantine": "its attempt is past the deadline, and is given up by the channel's owner once it cannot be under way",
         "sending": "an attempt of it is open",
         "not_before": f"it waits {one.wait:.0f} s more{after}",
+        "rate": f"the platform takes no more for another {one.wait:.0f} s",
         "due": "it could be sent: look at the log of the replica that runs the channel",
     }[one.reason]
-    return f"{one.channel}: {one.lanes} chats wait, the longest {one.age:.0f} s for operation {one.op_id}: {why}"
+    return f"{one.channel}: {one.lanes} chat{'' if one.lanes == 1 else 's'} waiting, the longest {one.age:.0f} s for operation {one.op_id}: {why}"
 
 
 async def _replicas(db: Database) -> Finding:

@@ -9,7 +9,7 @@ from stratus.store.database import Database
 # The head of each lane is what the rest of it waits for; a draft is passed by what comes after it.
 _STUCK = """
 WITH head AS (
-    SELECT DISTINCT ON (channel_id, lane) channel_id, id, state, not_before, attempt_deadline, created_at, error
+    SELECT DISTINCT ON (channel_id, lane) channel_id, lane, id, state, not_before, attempt_deadline, created_at, error
       FROM channel_outbox
      WHERE state IN ('pending', 'sending') AND kind <> 'draft_update'
      ORDER BY channel_id, lane, lane_seq
@@ -24,10 +24,14 @@ SELECT c.name AS channel, s.lanes, s.id AS op_id, extract(epoch FROM stratus_now
             WHEN s.state = 'sending' AND s.attempt_deadline <= stratus_now() THEN 'quarantine'
             WHEN s.state = 'sending' THEN 'sending'
             WHEN s.not_before > stratus_now() THEN 'not_before'
+            WHEN r.next_at > stratus_now() THEN 'rate'
             ELSE 'due' END AS reason,
-       CASE WHEN s.state = 'pending' THEN greatest(extract(epoch FROM s.not_before - stratus_now()), 0)::float8 ELSE 0 END AS wait,
+       CASE WHEN s.state = 'pending' THEN greatest(extract(epoch FROM greatest(s.not_before, r.next_at) - stratus_now()), 0)::float8
+            ELSE 0 END AS wait,
        s.error ->> 'code' AS code
   FROM stuck s JOIN channel c ON c.id = s.channel_id
+  LEFT JOIN LATERAL (SELECT max(x.next_at) AS next_at FROM channel_rate x WHERE x.channel_id = s.channel_id
+                        AND x.scope IN ('', s.lane, split_part(s.lane, chr(31), 1) || chr(31))) r ON true
  ORDER BY s.created_at, s.id
 """
 
@@ -37,7 +41,8 @@ class Stuck:
     """A channel with lanes that stand still: how many, and of the one that waits longest its head and why that does not go.
 
     `reason` is `disabled` or `no_owner` (of the channel), `quarantine` (an attempt past its deadline, perhaps a lost owner's), `sending`,
-    `not_before` (the platform or a retry asks for `wait` more seconds) or `due` (its owner could send it). `code` names its last error.
+    `not_before` (a retry is due in `wait` seconds), `rate` (the chat or the bot may be sent to again in `wait` seconds) or `due` (its owner
+    could send it). `code` names its last error.
     `age` is seconds since the head was written.
     """
 

@@ -54,6 +54,17 @@ async def test_each_channel_says_how_many_lanes_and_which_op_is_the_longest(db: 
     assert [intent.op_id for intent in await side.intend()][0] == one.op_id, "the head that its owner would send next"
 
 
+@pytest.mark.parametrize("scope", ["", "a", "a\x1f"])
+async def test_a_rate_of_the_bot_or_of_the_chat_is_the_reason(db: Database, side: Side, scope: str) -> None:
+    await side.put("a")
+    held = "INSERT INTO channel_rate (channel_id, scope, next_at) VALUES ($1, $2, clock_timestamp() + interval '90 seconds')"
+    await db.transact(lambda c: c.execute(held, side.channel, scope))
+    await db.transact(lambda c: c.execute(held, side.channel, "another"))
+    await change(db, OLD)
+    [one] = await stuck(db, 120.0)
+    assert one.reason == "rate" and 80 < one.wait <= 90
+
+
 @pytest.mark.parametrize(
     ("statement", "expected"), [(UNOWNED, "no_owner"), (EXPIRED, "no_owner"), (DISABLED, "disabled")]
 )

@@ -266,7 +266,7 @@ async def test_doctor_names_lanes_that_stand_still(stratus: Command, db: Databas
     await db.transact(lambda c: c.execute("UPDATE channel_outbox SET created_at = created_at - interval '1 hour'"))
     done = await stratus("doctor", "--json")
     [found] = [one for one in json.loads(done.out)["checks"] if one["name"] == "outbox"]
-    assert not found["ok"] and "1 chats wait, the longest 36" in found["detail"]
+    assert not found["ok"] and "1 chat waiting, the longest 36" in found["detail"]
     assert found["detail"].endswith("no replica runs the channel")
 
 
