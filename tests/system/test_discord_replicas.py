@@ -161,9 +161,7 @@ async def test_a_session_lost_in_between_is_replaced_and_nothing_is_lost_or_doub
 
 
 @pytest.mark.parametrize(("number", "answer"), [(3, "store_then_reset"), (4, "store_then_502html")])
-async def test_a_send_whose_answer_was_lost_is_repeated_and_is_one_message(
-    world: World, number: int, answer: str
-) -> None:
+async def test_a_send_whose_answer_was_lost_is_one_message(world: World, number: int, answer: str) -> None:
     chan = await world.channel(number)
     world.discord.controls.fault({"chat": chan.chat}, answer)
     chan.bot.say("hello", chan.chat)
@@ -171,7 +169,8 @@ async def test_a_send_whose_answer_was_lost_is_repeated_and_is_one_message(
     assert await chan.answered(1) == ["You said: hello"]
     assert op["sent_message_id"] == chan.log()[0]["message_id"]
     nonces = [call["params"]["nonce"] for call in world.discord.calls if call["params"].get("chat") == chan.chat]
-    assert (len(nonces), len(set(nonces))) == (2, 1)
+    # The gateway shows it, or it is asked for again: whichever is first.
+    assert len(nonces) in (1, 2) and len(set(nonces)) == 1
 
 
 async def test_starts_that_follow_one_another_wait_and_say_so(world: World) -> None:

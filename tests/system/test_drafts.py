@@ -139,11 +139,11 @@ async def test_an_edit_that_hangs_at_the_platform_lands_only_on_the_abandoned_pr
     assert last[1] == answer and "word020" in preview[1] and preview[1].endswith(" …")
 
 
-async def test_a_flood_wait_ends_the_drafts_and_not_the_answer(stage: Stage) -> None:
+async def test_a_flood_wait_ends_the_drafts_and_the_answer_comes_after_it(stage: Stage) -> None:
     answer = numbered(80)
     speak(stage, "wait", answer, seconds=4)
     fault = stage.platform.controls.fault(
-        {"kind": "draft_update", "chat": "wait", "text": {"contains": "word030"}}, 429, times=None, retry_after=30
+        {"kind": "draft_update", "chat": "wait", "text": {"contains": "word030"}}, 429, times=None, retry_after=6
     )
     await stage.say("for wait", "wait")
     found = await settled(stage, "wait")
