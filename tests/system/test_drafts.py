@@ -202,7 +202,7 @@ async def test_owners_that_die_are_followed_in_the_same_message_and_fenced_in_th
             owners = list(replicas)[1:]
             first = await stage.owner_among(owners)
             answer = numbered(300)
-            speak(stage, "die", answer, seconds=12)
+            speak(stage, "die", answer, seconds=20)
             await stage.say("for die", "die")
             await drafted(stage, "die", 2)
             await first.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ensurepip
 import importlib
 import os
 import shutil
@@ -35,9 +34,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _run([sys.executable, "-c", build], source)
     [wheel] = wheels.glob("*.whl")
     assert [name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("stratus_adapter_pigeon")] == []
-    [pip] = Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")
     install = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(target), str(wheel)]
-    _run([sys.executable, *install], folder, PYTHONPATH=str(pip))
+    _run([sys.executable, *install], folder)
     return target
 
 
