@@ -329,7 +329,7 @@ class Replica:
         """The answers of the turns that have just ended, where the channel is ours."""
         try:
             async with asyncio.timeout(seconds):
-                while await outbox.due_channels(self._db, self._manager.leases()):
+                while (await outbox.stirring(self._db, self._manager.leases()))[0]:
                     await self._doors.clock.sleep(0.05)
         except TimeoutError:
             pass

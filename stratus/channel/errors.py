@@ -40,6 +40,10 @@ class SendError(Exception):
         self.new_chat = new_chat
 
 
+# Codes of a refusal that every later message to the chat would meet as well, until somebody there mends it.
+CHAT_REFUSES = ("blocked", "chat_not_found", "forbidden", "not_member", "not_started")
+
+
 class AccountStopped(Exception):
     """The platform no longer accepts our credentials (revoked or wrong): the whole channel stops until they change."""
 

@@ -18,7 +18,7 @@ from stratus.delivery.tenure import Tenure
 from stratus.delivery.terms import DeliverEvents, Doors, Ending, Spawn, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Loop
-from stratus.store import channel_lease, draft
+from stratus.store import channel_lease, outbox
 from stratus.store.channel_lease import ChannelRenewal, HealthReport, OwnedChannel, Seeker
 from stratus.store.database import Database
 from stratus.store.hints import Hints
@@ -149,7 +149,7 @@ class ChannelManager:
     async def _wake_due(self) -> None:
         """The poll behind the hints, for all channels at once: idle ones cost nothing of their own."""
         leases = self.leases()
-        due, live = await draft.stirring(self._db, leases) if leases else ([], [])
+        due, live = await outbox.stirring(self._db, leases) if leases else ([], [])
         for channel_id in due:
             if channel_id in self._slots:
                 self._slots[channel_id].runtime.wake()

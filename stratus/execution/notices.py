@@ -13,7 +13,7 @@ from stratus.channel.values import Limits
 from stratus.domain.chain import notification, reaction
 from stratus.domain.values import ReplyTo
 from stratus.store.database import Database
-from stratus.store.notification import KEPT_HOURS, REFUSED, made_before, reached_at
+from stratus.store.notification import KEPT_HOURS, REFUSED, fingerprint, made_before, reached_at
 from stratus.store.park import asks_at
 from stratus.store.plan import NewOp, Once, addressed
 from stratus.store.run import ClaimedRun
@@ -69,13 +69,7 @@ class Notifier:
             return Told(addressed(notification(notice.text, limits, f"notify:{of}"), to, self._claimed.lease.run_id))
         named = UUID(bytes=hashlib.sha256(of.encode()).digest()[:16])
         planned = notification(notice.text, limits, f"notification:{named}")
-        once = Once(
-            self._target(to),
-            notice.key,
-            named,
-            hashlib.sha256(notice.text.encode("utf-8", "replace")).digest(),
-            len(planned),
-        )
+        once = Once(self._target(to), notice.key, named, fingerprint(notice.text), len(planned))
         if await made_before(self._db, once):
             return Told(instead=_AGAIN)
         ops = addressed(planned, to, self._claimed.lease.run_id)

@@ -50,17 +50,7 @@ class _Verdict(BaseModel):
 @router.get("")
 async def listing(here: Here, me: Admin, which: Annotated[_Query, Query()]) -> dict[str, Any]:
     """The newest ops that fit; `next` continues the page, null at the end."""
-    found = await outbox_view.listing(
-        here.db,
-        Filter(
-            state=None if which.state is None else str(which.state),
-            channel=which.channel,
-            run=None if which.run is None else str(which.run),
-            older=which.older,
-            before=which.before,
-            limit=which.limit,
-        ),
-    )
+    found = await outbox_view.listing(here.db, Filter(**which.model_dump(mode="json")))
     return {"ops": found, "next": found[-1]["id"] if len(found) == which.limit else None}
 
 

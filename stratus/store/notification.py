@@ -11,6 +11,7 @@ from uuid import UUID
 
 import orjson
 
+from stratus.channel.errors import CHAT_REFUSES
 from stratus.domain.chain import PlannedOp
 from stratus.domain.errors import Conflict, KeyReused, NotFound
 from stratus.domain.values import ReplyTo
@@ -42,17 +43,10 @@ SELECT o.id, o.state, o.sent_message_id, o.error ->> 'code' AS error, c.name AS 
  ORDER BY o.id
 """
 
-# Where the person last wrote, to a bot alone rather than in a group.
-_PERSON = """
-SELECT p.id, r.reply_to, r.enqueued_at FROM principal p
-  LEFT JOIN LATERAL (
-       SELECT r.reply_to, r.enqueued_at FROM agent_run r JOIN channel c ON c.id = (r.reply_to ->> 'channel_id')::bigint
-        WHERE r.principal_id = p.id AND r.reply_to IS NOT NULL AND c.deleted_at IS NULL AND c.enabled AND ($2::text IS NULL OR c.name = $2)
-        ORDER BY coalesce((r.reply_to ->> 'group')::boolean, false), r.id DESC LIMIT 1) r ON true
- WHERE p.public_id = $1 AND p.disabled_at IS NULL
-"""
+_PERSON = "SELECT id FROM principal WHERE public_id = $1 AND disabled_at IS NULL"
 
-_OF_PRINCIPAL = """
+# Where the person last wrote, to a bot alone rather than in a group.
+_LAST_WROTE = """
 SELECT r.reply_to, r.enqueued_at FROM agent_run r JOIN channel c ON c.id = (r.reply_to ->> 'channel_id')::bigint
  WHERE r.principal_id = $1 AND r.reply_to IS NOT NULL AND c.deleted_at IS NULL AND c.enabled AND ($2::text IS NULL OR c.name = $2)
  ORDER BY coalesce((r.reply_to ->> 'group')::boolean, false), r.id DESC LIMIT 1
@@ -69,7 +63,7 @@ SELECT s.id, r.reply_to, r.enqueued_at FROM session s
 
 # The platform's last word on the chat, unless somebody has written there since.
 _REFUSED = """
-SELECT state = 'failed' AND error ->> 'code' IN ('blocked', 'forbidden', 'chat_not_found') AND settled_at > $3
+SELECT state = 'failed' AND error ->> 'code' = ANY($4) AND settled_at > $3
   FROM channel_outbox WHERE channel_id = $1 AND lane = $2 AND state IN ('sent', 'failed')
  ORDER BY lane_seq DESC LIMIT 1
 """
@@ -100,10 +94,6 @@ class Order:
     text: str
     pieces: Callable[[str, str], Sequence[PlannedOp]]
 
-    def fingerprint(self) -> bytes:
-        """What a repeat must have in common."""
-        return hashlib.sha256(self.text.encode("utf-8", "replace")).digest()
-
 
 @dataclass(frozen=True)
 class Notified:
@@ -115,6 +105,11 @@ class Notified:
     ops: Sequence[dict[str, Any]]
 
 
+def fingerprint(text: str) -> bytes:
+    """What a repeat of a notification must have in common."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).digest()
+
+
 async def notify(db: Database, order: Order) -> Notified:
     """Plan the ops, once a key and day. Raises NotFound, Conflict (nowhere to send it, or the chat refuses us), KeyReused."""
 
@@ -123,7 +118,7 @@ async def notify(db: Database, order: Order) -> Notified:
             return before
         to = await _address(connection, order.target)
         planned = order.pieces(to.platform, f"notification:{order.id}")
-        once = Once(order.target.key(), order.key, order.id, order.fingerprint(), len(planned))
+        once = Once(order.target.key(), order.key, order.id, fingerprint(order.text), len(planned))
         if not await _claim(connection, once, to.channel_id):  # another was faster
             before = await _before(connection, order)
             assert before is not None
@@ -141,7 +136,7 @@ async def _before(connection: Connection, order: Order) -> Notified | None:
     row = await connection.fetchrow(_FOUND, order.target.key(), order.key, KEPT_HOURS)
     if row is None:
         return None
-    if row["body_hash"] != order.fingerprint():
+    if row["body_hash"] != fingerprint(order.text):
         raise KeyReused("this key was used for another text in the last day")
     ops = await _ops(connection, row["channel_id"], row["id"], row["pieces"])
     return Notified(row["id"], True, row["channel_id"], ops)
@@ -153,15 +148,18 @@ async def _ops(connection: Connection, channel_id: int, notification: UUID, piec
 
 async def _address(connection: Connection, target: Target) -> ReplyTo:
     if target.user is not None:
-        row = await connection.fetchrow(_PERSON, target.user, target.channel)
         who = "this person"
+        principal_id = await connection.fetchval(_PERSON, target.user)
+        if principal_id is None:
+            raise NotFound(f"{who} is not there")
+        row = await connection.fetchrow(_LAST_WROTE, principal_id, target.channel)
     else:
-        row = await connection.fetchrow(_SESSION, target.session, target.channel)
         who = "this session"
-    if row is None:
-        raise NotFound(f"{who} is not there")
+        row = await connection.fetchrow(_SESSION, target.session, target.channel)
+        if row is None:
+            raise NotFound(f"{who} is not there")
     where = f"on the channel {target.channel}" if target.channel else "on any channel that is enabled"
-    if row["reply_to"] is None:
+    if row is None or row["reply_to"] is None:
         raise Conflict(f"{who} cannot be reached {where}: nobody has written there")
     to = ReplyTo.model_validate({**orjson.loads(row["reply_to"]), "message_id": None})
     if await _refuses(connection, to, row["enqueued_at"]):
@@ -170,14 +168,14 @@ async def _address(connection: Connection, target: Target) -> ReplyTo:
 
 
 async def _refuses(connection: Connection, to: ReplyTo, since: datetime) -> bool:
-    return bool(await connection.fetchval(_REFUSED, to.channel_id, to.lane(), since))
+    return bool(await connection.fetchval(_REFUSED, to.channel_id, to.lane(), since, CHAT_REFUSES))
 
 
 async def reached_at(db: Database, principal_id: int, channel: str | None) -> tuple[ReplyTo | None, bool]:
     """The chat where a person last wrote, on the channel of that name if one is given, and whether it refuses us; None: they never did."""
 
     async def look(connection: Connection) -> tuple[ReplyTo | None, bool]:
-        row = await connection.fetchrow(_OF_PRINCIPAL, principal_id, channel)
+        row = await connection.fetchrow(_LAST_WROTE, principal_id, channel)
         if row is None:
             return None, False
         to = ReplyTo.model_validate_json(row["reply_to"])

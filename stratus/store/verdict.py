@@ -105,6 +105,5 @@ def _refusal(verdict: Verdict, state: str) -> str:
         "sent": "the platform has it",
         "failed": "the platform refused it, and would again",
         "canceled": "it was given up",
-        "unknown": "only a person can tell",
     }[state]
     return f"operation {verdict.op_id} is {state}: {why}"

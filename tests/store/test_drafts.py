@@ -9,7 +9,7 @@ import pytest
 
 from stratus.domain.draft import Step
 from stratus.domain.event import NewEvent
-from stratus.store import draft
+from stratus.store import draft, outbox
 from stratus.store.database import Database
 from stratus.store.execution import Append, append
 from stratus.store.intent import begin
@@ -162,7 +162,7 @@ async def test_the_events_of_running_turns_are_read_from_their_places(painting: 
     [rest] = await draft.live(db, [painting.channel], {found.run_id: found.last}, 2)
     assert rest.events == [] and rest.last == found.last
     lease = painting.lease
-    assert await draft.stirring(db, [lease]) == ([], [painting.channel])
+    assert await outbox.stirring(db, [lease]) == ([], [painting.channel])
     await painting.answer(run_seq=found.last)
     assert await draft.live(db, [painting.channel], {}, 100) == []
-    assert await draft.stirring(db, [lease]) == ([painting.channel], [])
+    assert await outbox.stirring(db, [lease]) == ([painting.channel], [])

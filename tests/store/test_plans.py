@@ -22,6 +22,7 @@ from stratus.store import (
     log,
     message,
     occurrence,
+    outbox,
     preview,
     prompts,
     run,
@@ -82,7 +83,7 @@ HOT: list[tuple[str, str, list[Any], dict[str, int]]] = [
     ("route: which channels", inbox._CHANNELS, [], {"channel_inbox": 60}),
     ("route: a batch", inbox._BATCH, [1, 50], {"channel_inbox": 100}),
     ("intend", intent._INTEND, [1, 0, HOLDER, "r", 32, *UNLIMITED.parameters()], {"channel_outbox": 1200}),
-    ("drafts: stirring", draft._STIRRING, [[1, 2]], {"agent_run": 20, "channel_outbox": 1200}),
+    ("drafts: stirring", outbox._STIRRING, [[1, 2]], {"agent_run": 20, "channel_outbox": 1200}),
     ("drafts: live", draft._LIVE, [[1, 2], [1], [1], ["text.delta"], 100], {"agent_run": 20, "session_event": 220}),
     (
         "drafts: standing",

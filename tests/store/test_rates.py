@@ -12,7 +12,7 @@ from stratus.channel.values import Limits
 from stratus.delivery import outcomes
 from stratus.domain.outbox import MAX_SEND_ATTEMPTS
 from stratus.domain.values import lane as lane_of
-from stratus.store import draft, outbox, settle
+from stratus.store import outbox, settle
 from stratus.store.database import Database
 from stratus.store.intent import Intent, intend
 from stratus.store.plan import NewOp, plan
@@ -64,8 +64,7 @@ async def flooded(side: Side, intent: Intent, seconds: float, scope: str = "chat
 
 
 async def due(side: Side) -> bool:
-    one, _ = await draft.stirring(side.db, [side.lease])
-    assert one == await outbox.due_channels(side.db, [side.lease])
+    one, _ = await outbox.stirring(side.db, [side.lease])
     return bool(one)
 
 

@@ -12,6 +12,7 @@ from telegram import error as tg
 
 from adapters.telegram.failures import seconds, send_error
 from stratus.channel import SendFailure
+from stratus.channel.errors import CHAT_REFUSES
 
 
 def caused(error: Exception, cause: Exception | None) -> Exception:
@@ -54,3 +55,19 @@ def test_looking_at_an_adapter_loads_no_platform_library() -> None:
     )
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Forbidden: bot was blocked by the user",
+        "Forbidden: user is deactivated",
+        "Forbidden: bot was kicked from the supergroup chat",
+        "Forbidden: bot is not a member of the channel chat",
+        "Forbidden: bot can't initiate conversation with a user",
+        "Forbidden: not enough rights to send text messages to the chat",
+        "Forbidden: words that nobody has seen",
+    ],
+)
+def test_a_chat_that_forbids_the_bot_is_one_that_notifications_tell_of(text: str) -> None:
+    assert send_error(tg.Forbidden(text)).code in CHAT_REFUSES
