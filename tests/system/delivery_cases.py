@@ -76,17 +76,48 @@ class Side(Protocol):
         """Let them go."""
 
 
-class TestchanSide:
-    """The test platform."""
+class _Side:
+    """What the sides share: faults and gates are those of a fake's controls.
+
+    `lost` is how the fake takes a call and then answers with a page of a proxy; `of_files` matches the calls that send files.
+    """
 
     __test__ = False
 
-    name = platform = "testchan"
+    platform: str
     markup = same_key = False
+    lost = "store_then_502html"
+    of_files: Mapping[str, Any]
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+
+    def fault(self, fault: Fault, chat: str, text: str = "") -> None:
+        answers: dict[Fault, int | str] = {"flood": 429, "refused": 400, "lost": self.lost, "reset": "store_then_reset"}
+        about = self.of_files if text == FILE else {"text": {"contains": text}} if text else {}
+        options = {"retry_after": FLOOD_SECONDS} if fault == "flood" else {}
+        self._controls.fault({"chat": chat, **about}, answers[fault], **options)
+
+    def refuse_markup(self, chat: str) -> None:
+        raise NotImplementedError(f"{self.platform} takes every text")
+
+    def hold(self, name: str, chat: str, text: str, point: str = "before") -> Gate:
+        return self._controls.hold(name, {"chat": chat, "text": {"contains": text}}, point)
+
+    def release(self, name: str) -> None:
+        self._controls.release(name)
+
+
+class TestchanSide(_Side):
+    """The test platform."""
+
+    name = platform = "testchan"
+    lost = "store_then_502"
+    of_files = {"kind": "send_attachment"}
 
     def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.platform.controls)
         self._stage = stage
-        self._controls = stage.platform.controls
         self.bot = f"bot-{uuid4().hex[:8]}"
 
     @property
@@ -109,35 +140,16 @@ class TestchanSide:
     def calls(self, chat: str) -> list[str]:
         return [_shown(one) for one in self._stage.platform.calls if one["chat"] == chat]
 
-    def fault(self, fault: Fault, chat: str, text: str = "") -> None:
-        answers: dict[Fault, int | str] = {
-            "flood": 429,
-            "refused": 400,
-            "lost": "store_then_502",
-            "reset": "store_then_reset",
-        }
-        _arm(self._controls, answers[fault], fault, _match(chat, text, {"kind": "send_attachment"}))
 
-    def refuse_markup(self, chat: str) -> None:
-        raise NotImplementedError("the test platform takes every text")
-
-    def hold(self, name: str, chat: str, text: str, point: str = "before") -> Gate:
-        return self._controls.hold(name, {"chat": chat, "text": {"contains": text}}, point)
-
-    def release(self, name: str) -> None:
-        self._controls.release(name)
-
-
-class TelegramSide:
+class TelegramSide(_Side):
     """A Telegram bot."""
-
-    __test__ = False
 
     name = platform = "telegram"
     markup = True
-    same_key = False
+    of_files = {"method": ["sendPhoto", "sendDocument"]}
 
     def __init__(self, telegram: FakeTelegram, url: str, number: int) -> None:
+        super().__init__(telegram.controls)
         self._telegram = telegram
         self._url = url
         self._number = number
@@ -165,36 +177,19 @@ class TelegramSide:
         mine = [one for one in sends if str(one["params"].get("chat_id")) == chat]
         return [one["params"].get("text", "") if one["method"] == "sendMessage" else FILE for one in mine]
 
-    def fault(self, fault: Fault, chat: str, text: str = "") -> None:
-        answers: dict[Fault, int | str] = {
-            "flood": 429,
-            "refused": 400,
-            "lost": "store_then_502html",
-            "reset": "store_then_reset",
-        }
-        match = _match(chat, text, {"method": ["sendPhoto", "sendDocument"]})
-        _arm(self._telegram.controls, answers[fault], fault, match)
-
     def refuse_markup(self, chat: str) -> None:
-        self._telegram.controls.fault({"chat": chat}, "parse")
-
-    def hold(self, name: str, chat: str, text: str, point: str = "before") -> Gate:
-        return self._telegram.controls.hold(name, {"chat": chat, "text": {"contains": text}}, point)
-
-    def release(self, name: str) -> None:
-        self._telegram.controls.release(name)
+        self._controls.fault({"chat": chat}, "parse")
 
 
-class DiscordSide:
+class DiscordSide(_Side):
     """A Discord bot."""
 
-    __test__ = False
-
     name = platform = "discord"
-    markup = False
     same_key = True
+    of_files = {"attachments": {"contains": "filename"}}
 
     def __init__(self, discord: FakeDiscord, url: str, number: int) -> None:
+        super().__init__(discord.controls)
         self._discord = discord
         self._url = url
         self._bot = discord.bot(str(4_300_000_000_000_000_000 + number))
@@ -221,25 +216,6 @@ class DiscordSide:
     def calls(self, chat: str) -> list[str]:
         sends = [one["params"] for one in self._discord.calls if one["method"] == "createMessage"]
         return [FILE if one.get("attachments") else one["content"] for one in sends if one["chat"] == chat]
-
-    def fault(self, fault: Fault, chat: str, text: str = "") -> None:
-        answers: dict[Fault, int | str] = {
-            "flood": 429,
-            "refused": 400,
-            "lost": "store_then_502html",
-            "reset": "store_then_reset",
-        }
-        match = _match(chat, text, {"attachments": {"contains": "filename"}})
-        _arm(self._discord.controls, answers[fault], fault, match)
-
-    def refuse_markup(self, chat: str) -> None:
-        raise NotImplementedError("Discord takes every text")
-
-    def hold(self, name: str, chat: str, text: str, point: str = "before") -> Gate:
-        return self._discord.controls.hold(name, {"chat": chat, "text": {"contains": text}}, point)
-
-    def release(self, name: str) -> None:
-        self._discord.controls.release(name)
 
 
 SIDES = ("testchan", "telegram", "discord")
@@ -344,19 +320,6 @@ async def open_case(stage: Stage, side: Side, **options: Any) -> Case:
     )
     stage.channel_id, stage.channel_uuid = row.id, str(public_id)
     return Case(stage.db, side, row.id)
-
-
-def _match(chat: str, text: str, of_files: Mapping[str, Any]) -> dict[str, Any]:
-    if text == FILE:
-        return {"chat": chat, **of_files}
-    return {"chat": chat, **({"text": {"contains": text}} if text else {})}
-
-
-def _arm(controls: Controls, answer: int | str, fault: Fault, match: Mapping[str, Any]) -> None:
-    if fault == "flood":
-        controls.fault(match, answer, retry_after=FLOOD_SECONDS)
-    else:
-        controls.fault(match, answer)
 
 
 def _shown(body: Mapping[str, Any]) -> str:

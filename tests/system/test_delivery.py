@@ -25,7 +25,6 @@ from tests.system.delivery_rig import (
     Gate,
     Platform,
     Replica,
-    add_channel,
     all_are,
     hang,
     health_is,
@@ -35,16 +34,6 @@ from tests.system.delivery_rig import (
 )
 
 AGE_KEYS = "UPDATE outbox_attempt SET started_at = started_at - interval '1 minute'"
-
-
-@pytest.fixture
-def platform() -> Platform:
-    return Platform()
-
-
-@pytest.fixture
-async def row(db: Database) -> ChannelRow:
-    return await add_channel(db)
 
 
 # -- sending --

@@ -101,14 +101,7 @@ async def test_an_owner_that_loses_its_channel_in_a_batch_makes_no_further_call(
     stage, sides = alone
     case = await open_case(stage, await sides.make(name))
     async with stage.replicas(2, settings=PATIENT) as replicas:
-        owner = await stage.owner_among(replicas)
-        heir = _other(replicas.replicas, owner)
-        held = case.side.hold("first", case.chat, "one")
-        await case.put("one", "two", "three")
-        await eventually(lambda: held.entered == 1, what="the first call")
-        owner.pause()
-        await _expire(case)
-        await stage.owned_by(heir)
+        owner = await _taken_over_in_the_first_call(case, stage, replicas.replicas, "one", "two", "three")
         case.side.release("first")
         owner.resume()
         await case.sent("one", "two", "three")
@@ -126,13 +119,7 @@ async def test_a_takeover_with_a_send_in_flight_keeps_the_order_and_takes_the_la
     stage, sides = alone
     case = await open_case(stage, await sides.make(name))
     async with stage.replicas(2, settings=PATIENT) as replicas:
-        owner = await stage.owner_among(replicas)
-        held = case.side.hold("first", case.chat, "one")
-        await case.put("one", "two")
-        await eventually(lambda: held.entered == 1, what="the first call")
-        owner.pause()
-        await _expire(case)
-        await stage.owned_by(_other(replicas.replicas, owner))
+        owner = await _taken_over_in_the_first_call(case, stage, replicas.replicas, "one", "two")
         await case.put("elsewhere", chat=case.side.chat(2))
         await eventually(lambda: case.side.sent(case.side.chat(2)) == ["elsewhere"], 20, "another lane goes on")
         assert case.side.calls(case.chat) == ["one"]  # the lane waits until the first cannot be under way any more
@@ -198,8 +185,16 @@ def _asked_once(case: Case, *texts: str) -> None:
     assert calls == list(texts)
 
 
-def _other(replicas: list[Replica], one: Replica) -> Replica:
-    return next(replica for replica in replicas if replica is not one)
+async def _taken_over_in_the_first_call(case: Case, stage: Stage, replicas: list[Replica], *texts: str) -> Replica:
+    """The owner, paused while the platform holds its call for the first text (gate "first"); the other replica has its channel."""
+    owner = await stage.owner_among(replicas)
+    held = case.side.hold("first", case.chat, texts[0])
+    await case.put(*texts)
+    await eventually(lambda: held.entered == 1, what="the first call")
+    owner.pause()
+    await _expire(case)
+    await stage.owned_by(next(replica for replica in replicas if replica is not owner))
+    return owner
 
 
 async def _expire(case: Case) -> None:

@@ -24,22 +24,11 @@ from tests.system.delivery_rig import (
     Platform,
     Replica,
     Scripted,
-    add_channel,
     all_are,
     hang,
     put,
     raising,
 )
-
-
-@pytest.fixture
-def platform() -> Platform:
-    return Platform()
-
-
-@pytest.fixture
-async def row(db: Database) -> ChannelRow:
-    return await add_channel(db)
 
 
 async def put_draft(db: Database, row: ChannelRow) -> None:

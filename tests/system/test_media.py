@@ -31,11 +31,6 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def platform() -> Platform:
-    return Platform()
-
-
-@pytest.fixture
 async def row(db: Database) -> ChannelRow:
     return await add_channel(db, access="open")
 

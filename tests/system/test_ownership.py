@@ -22,7 +22,6 @@ from tests.system.delivery_rig import (
     Gate,
     Platform,
     Replica,
-    add_channel,
     all_are,
     hang,
     health_is,
@@ -33,16 +32,6 @@ from tests.system.delivery_rig import (
 
 EXPIRE = "UPDATE channel SET lease_until = clock_timestamp() - interval '1 second'"
 LEASE_FOR_EVER = "UPDATE channel SET lease_until = clock_timestamp() + interval '1 hour'"
-
-
-@pytest.fixture
-def platform() -> Platform:
-    return Platform()
-
-
-@pytest.fixture
-async def row(db: Database) -> ChannelRow:
-    return await add_channel(db)
 
 
 async def test_a_disabled_channel_stops_and_an_enabled_one_goes_on(

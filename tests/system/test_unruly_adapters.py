@@ -15,7 +15,7 @@ from stratus.store.channel import ChannelRow
 from stratus.store.database import Database
 from testbed.eventually import eventually
 from tests.store.world import rows
-from tests.system.delivery_rig import TERMS, Platform, Replica, Scripted, add_channel, all_are, health_is, put, states
+from tests.system.delivery_rig import TERMS, Platform, Replica, Scripted, all_are, health_is, put, states
 
 Method = Callable[..., Awaitable[object]]
 
@@ -63,11 +63,6 @@ class Unruly(Platform):
 
 async def _nothing() -> None:
     return None
-
-
-@pytest.fixture
-async def row(db: Database) -> ChannelRow:
-    return await add_channel(db)
 
 
 @pytest.mark.parametrize("method", ["receive", "close"])
