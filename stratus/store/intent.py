@@ -125,11 +125,11 @@ SELECT 1 FROM channel
 _LOCK_OPS = "SELECT id FROM channel_outbox WHERE id = ANY($1) ORDER BY id FOR UPDATE"
 
 _INTENTS = """
-SELECT o.id, o.state, CASE WHEN $3::boolean THEN split_part(o.lane, chr(31), 1) || chr(31) ELSE o.lane END AS scope, o.lane, o.kind, o.address,
+SELECT o.id, o.state, {scope} AS scope, o.lane, o.kind, o.address,
        o.payload, o.delivery_key, o.attempt_token, o.attempt_seq, o.attempts, p.sent_message_id AS edits
   FROM channel_outbox o LEFT JOIN channel_outbox p ON o.kind = 'edit_prompt' AND p.id = o.depends_on
  WHERE o.state = 'sending' AND o.attempt_token = ANY($2) AND o.id = ANY($1) ORDER BY o.id
-"""
+""".replace("{scope}", _SCOPE.replace("$12", "$3"))
 
 _BEGIN = """
 WITH owner AS (

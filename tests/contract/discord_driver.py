@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic import SecretStr
 
 from adapters.discord import DiscordAdapter
 from stratus.channel import ChannelConfig, RawRequest
-from stratus.channel.driver import RETRY_AFTER_SECONDS, Fault
+from stratus.channel.driver import Fault
 from testbed.fakes.discord import FakeDiscord
 from testbed.fakes.discord_bot import Session
-from testbed.fakes.server import FakeServer
+from tests.contract.served import ANSWERS, Served
 
 BOT = "4200000000000000042"
-ANSWERS: dict[Fault, dict[str, Any]] = {
-    Fault.REFUSED: {"answer": 400},
-    Fault.RATE_LIMITED: {"answer": 429, "retry_after": RETRY_AFTER_SECONDS},
-    Fault.UNAUTHORIZED: {"answer": 401},
-    Fault.UNFORMATTED: {"answer": 400},
-    Fault.SERVER_ERROR: {"answer": "store_then_502html"},
-    Fault.LOST: {"answer": "store_then_reset"},
-    Fault.SILENCE: {"answer": "store_then_hang"},
-}
 
 
 def token(bot: str) -> str:
@@ -33,7 +23,7 @@ def token(bot: str) -> str:
     return base64.urlsafe_b64encode(bot.encode()).decode().rstrip("=") + ".Gtests.a-secret_of-tests"
 
 
-class DiscordDriver:
+class DiscordDriver(Served):
     """The fake Discord under the suite, which thinks of a queue: people say again what a new session has missed."""
 
     chat = "7000"
@@ -43,20 +33,7 @@ class DiscordDriver:
         self.bot = self.discord.bot(BOT)
         self.bot.on_identify = self._again
         self._everything = False
-        self._server = FakeServer(self.discord.app)
-
-    @property
-    def url(self) -> str:
-        return self._server.url
-
-    async def __aenter__(self) -> Self:
-        await self._server.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._server.__aexit__(kind, error, trace)
+        super().__init__(self.discord.app)
 
     async def inject(self, text: str) -> None:
         self.bot.say(text, self.chat)

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pydantic import SecretStr
 
 from stratus.channel import ChannelConfig, RawRequest
-from stratus.channel.driver import RETRY_AFTER_SECONDS, Fault
-from testbed.fakes.server import FakeServer
+from stratus.channel.driver import Fault
 from testbed.fakes.telegram import FakeTelegram
+from tests.contract import served
+from tests.contract.served import Served
 
 TOKEN = "42:AAtests-token"
 SECRET = "a-secret-of_tests"
-ANSWERS: dict[Fault, dict[str, Any]] = {
-    Fault.REFUSED: {"answer": 400},
-    Fault.RATE_LIMITED: {"answer": 429, "retry_after": RETRY_AFTER_SECONDS},
-    Fault.UNAUTHORIZED: {"answer": 401},
-    Fault.UNFORMATTED: {"answer": "parse"},
-    Fault.SERVER_ERROR: {"answer": "store_then_502html"},
-    Fault.LOST: {"answer": "store_then_reset"},
-    Fault.SILENCE: {"answer": "store_then_hang"},
-}
+ANSWERS = {**served.ANSWERS, Fault.UNFORMATTED: {"answer": "parse"}}
 
 
-class TelegramDriver:
+class TelegramDriver(Served):
     """The fake Telegram under the suite."""
 
     chat = "7"
@@ -35,20 +27,7 @@ class TelegramDriver:
     def __init__(self) -> None:
         self.telegram = FakeTelegram()
         self.bot = self.telegram.bot(42)
-        self._server = FakeServer(self.telegram.app)
-
-    @property
-    def url(self) -> str:
-        return self._server.url
-
-    async def __aenter__(self) -> Self:
-        await self._server.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._server.__aexit__(kind, error, trace)
+        super().__init__(self.telegram.app)
 
     async def inject(self, text: str) -> None:
         await self.bot.add({"message": {"text": text}})

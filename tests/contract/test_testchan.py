@@ -13,24 +13,17 @@ from pydantic import SecretStr
 
 from adapters.testchan import TestchanAdapter
 from stratus.channel import BadCredentials, ChannelConfig, Op, RawRequest, SendFailure
-from stratus.channel.driver import RETRY_AFTER_SECONDS, Fault
+from stratus.channel.driver import Fault
 from stratus.channel.suite import AdapterSuite, CountedGuard, Delivered, receiving
 from testbed.eventually import eventually
 from testbed.fakes.platform import FakePlatform
 from testbed.fakes.server import FakeServer
 from testbed.sockets import ReservedPort
+from tests.contract import served
 from tests.contract.receiver import Receiver
 
 SECRET = "a-secret-of-tests"
-ANSWERS: dict[Fault, dict[str, Any]] = {
-    Fault.REFUSED: {"answer": 400},
-    Fault.RATE_LIMITED: {"answer": 429, "retry_after": RETRY_AFTER_SECONDS},
-    Fault.UNAUTHORIZED: {"answer": 401},
-    Fault.UNFORMATTED: {"answer": 400},
-    Fault.SERVER_ERROR: {"answer": "store_then_502"},
-    Fault.LOST: {"answer": "store_then_reset"},
-    Fault.SILENCE: {"answer": "store_then_hang"},
-}
+ANSWERS = {**served.ANSWERS, Fault.SERVER_ERROR: {"answer": "store_then_502"}}
 
 
 class PlatformDriver:
