@@ -5,15 +5,14 @@ Shapes: https://discord.com/developers/docs/resources/message#create-message, #e
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from adapters.discord.failures import send_error
-from stratus.channel import Limits, Op, Receipt, SendError, SendFailure
+from stratus.channel import Attachment, Limits, Op, Receipt, SendError, SendFailure
+from stratus.channel.files import bytes_to_send
 from stratus.channel.protocol import Guard
 from stratus.channel.text import clean, length
 
@@ -43,7 +42,7 @@ async def send(rest: Rest, limits: Limits, op: Op) -> Receipt:
             "message_id": str(_snowflake(op.reply_to, "reply_to")),
             "fail_if_not_exists": False,
         }
-    params = _parameters(body) if op.attachment is None else _with_file(body, op, limits)
+    params = _parameters(body) if op.attachment is None else _with_file(body, op.attachment, limits)
     try:
         sent: Any = await rest.send_message(chat, params=params)
     except Exception as error:
@@ -116,19 +115,11 @@ def _rows(op: Op) -> list[dict[str, Any]]:
     return [{"type": _ACTION_ROW, "components": made[at : at + _BUTTONS_A_ROW]} for at in starts]
 
 
-def _with_file(body: dict[str, Any], op: Op, limits: Limits) -> MultipartParameters:
+def _with_file(body: dict[str, Any], file: Attachment, limits: Limits) -> MultipartParameters:
     from discord import File
     from discord.http import MultipartParameters
 
-    file = op.attachment
-    if file is None or file.data is None:
-        raise SendError(SendFailure.PERMANENT, "no_data", "the attachment has no bytes")
-    try:
-        data = base64.b64decode(file.data, validate=True)
-    except binascii.Error as error:
-        raise SendError(SendFailure.PERMANENT, "bad_data", "the attachment is no base64") from error
-    if len(data) > limits.attachment_bytes_max:
-        raise SendError(SendFailure.PERMANENT, "too_large", "Discord takes no file of this size from a bot")
+    data = bytes_to_send(file, limits)
     name = clean(file.name).replace('"', "'").replace("\r", " ").replace("\n", " ") or "file"
     body["attachments"] = [{"id": 0, "filename": name}]
     form: list[dict[str, Any]] = [

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from adapters.telegram.convert import GENERAL_TOPIC
 from adapters.telegram.failures import not_modified, parse_refused, send_error
 from adapters.telegram.render import to_html
-from stratus.channel import Limits, Op, Receipt, SendError, SendFailure
+from stratus.channel import Attachment, Limits, Op, Receipt, SendError, SendFailure
+from stratus.channel.files import bytes_to_send
 from stratus.channel.protocol import Guard
 from stratus.channel.text import clean, length
 
@@ -28,7 +27,7 @@ Call = Callable[[str, str | None], Awaitable[Any]]
 async def send(bot: Bot, limits: Limits, op: Op, guard: Guard) -> Receipt:
     """Send the op's text, or its file with the text as caption. Raises SendError."""
     if op.attachment is not None:
-        return await _send_file(bot, limits, op, guard)
+        return await _send_file(bot, limits, op, op.attachment, guard)
     _check_length(op.text, limits.text_max, limits)
     address, markup = _address(op), _keyboard(op)
 
@@ -90,17 +89,9 @@ async def remove_buttons(bot: Bot, op: Op) -> Receipt:
     return Receipt(message_id=op.message_id)
 
 
-async def _send_file(bot: Bot, limits: Limits, op: Op, guard: Guard) -> Receipt:
-    file = op.attachment
-    if file is None or file.data is None:
-        raise SendError(SendFailure.PERMANENT, "no_data", "the attachment has no bytes")
+async def _send_file(bot: Bot, limits: Limits, op: Op, file: Attachment, guard: Guard) -> Receipt:
+    data = bytes_to_send(file, limits)
     _check_length(op.text, limits.caption_max, limits)
-    try:
-        data = base64.b64decode(file.data, validate=True)
-    except binascii.Error as error:
-        raise SendError(SendFailure.PERMANENT, "bad_data", "the attachment is no base64") from error
-    if len(data) > limits.attachment_bytes_max:
-        raise SendError(SendFailure.PERMANENT, "too_large", "Telegram takes no file of this size")
     address, markup, name = _address(op), _keyboard(op), clean(file.name) or "file"
 
     async def call(text: str, parse_mode: str | None) -> Any:
