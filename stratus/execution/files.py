@@ -32,5 +32,5 @@ async def with_files(db: Database, messages: Sequence[Message]) -> list[Message]
             if data is not None:
                 left -= len(data)
                 parts[index] = part.model_copy(update={"data": base64.b64encode(data).decode()})
-        filled[at] = filled[at].model_copy(update={"parts": parts})
+                filled[at] = filled[at].model_copy(update={"parts": parts})
     return filled
