@@ -9,6 +9,8 @@ import platform
 import time
 from pathlib import Path
 
+from bench.drafts import draft_figures
+from bench.faults import fault_figures
 from bench.flood import flooded
 from bench.ground import durable_server
 from bench.idle import idle
@@ -36,6 +38,8 @@ async def run(quick: bool) -> dict[str, float]:
         trip = await round_trip(server, count // 10)
         recovered = await recoveries(server, 3 if quick else 20)
         sends = await send_figures(server, quick)
+        sends |= await draft_figures(server, quick)
+        sends |= await fault_figures(server, quick)
         rest = await idle(server, seconds)
     figures["messages per second, 1 replica"] = one.rate
     figures["messages per second, 3 replicas with a role each"] = three.rate

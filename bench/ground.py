@@ -46,9 +46,9 @@ async def opened(server: EmbeddedPostgres) -> AsyncIterator[Database]:
 
 
 @contextlib.asynccontextmanager
-async def stage(server: EmbeddedPostgres) -> AsyncIterator[Stage]:
-    """Fakes, an agent on the instant demo model, and a channel."""
+async def stage(server: EmbeddedPostgres, **options: object) -> AsyncIterator[Stage]:
+    """Fakes, an agent on the instant demo model, and a channel of the test platform with these options beside the usual ones."""
     async with opened(server) as db, stage_on(db.dsn, db) as made:
         await made.add_agent()
-        await made.add_channel(options={"wait": 10})
+        await made.add_channel(options={"wait": 10, **options})
         yield made

@@ -18,7 +18,7 @@ from testbed.stage import Stage, process_in
 
 LANES = 100
 _AT_ONCE = 32
-_OPEN = "SELECT count(*) FROM channel_outbox WHERE state IN ('pending', 'sending')"
+OPEN = "SELECT count(*) FROM channel_outbox WHERE state IN ('pending', 'sending')"
 _UNKNOWN = "SELECT count(*) FROM channel_outbox WHERE state = 'unknown'"
 _OWNED = "SELECT count(*) FROM channel WHERE lease_until > clock_timestamp()"
 
@@ -55,13 +55,13 @@ async def sends_per_second(server: EmbeddedPostgres, channels: int, count: int) 
             ids.append(await ground.add_channel(name=f"chan{n}", options={"bot": f"bot{n}", "wait": 10}))
         async with ground.replicas(1, settings=PRODUCTION):
             await eventually(
-                lambda: _reached(ground, _OWNED, channels),
+                lambda: reached(ground, _OWNED, channels),
                 timeout=120,
                 what="all channels owned",
             )
-            await _sent(ground, _ops(ids, channels, "warm"))
+            await _sent(ground, ops(ids, channels, "warm"))
             started = time.perf_counter()
-            await _sent(ground, _ops(ids, count, "op"))
+            await _sent(ground, ops(ids, count, "op"))
             rate = count / (time.perf_counter() - started)
         return rate, await _plain(ground, count)
 
@@ -76,7 +76,7 @@ async def takeovers(server: EmbeddedPostgres, kills: int, count: int) -> Takeove
 async def _takeover(ground: Stage, replicas: ReplicaSet, name: str, count: int) -> float:
     victim = await ground.owner_among(replicas, timeout=30)
     before, pid = len(ground.platform.log), victim.pid
-    await _plan(ground, _ops([ground.channel_id], count, name))
+    await planned(ground, ops([ground.channel_id], count, name))
     await eventually(
         lambda: len(ground.platform.log) > before + count // 10,
         timeout=60,
@@ -87,13 +87,13 @@ async def _takeover(ground: Stage, replicas: ReplicaSet, name: str, count: int) 
     while all(process_in(one["replica"]) == pid for one in ground.platform.log[seen:]):
         await asyncio.sleep(0.002)
     seconds = time.perf_counter() - started
-    await eventually(lambda: _reached(ground, _OPEN, 0), timeout=120, what="every op ended")
+    await eventually(lambda: reached(ground, OPEN, 0), timeout=120, what="every op ended")
     victim.start()
     await victim.wait_ready()
     return seconds
 
 
-def _ops(channels: Sequence[int], count: int, name: str) -> list[NewOp]:
+def ops(channels: Sequence[int], count: int, name: str) -> list[NewOp]:
     """`count` ops, spread over the channels and in each over the lanes."""
     made = []
     for n in range(count):
@@ -111,23 +111,25 @@ def _ops(channels: Sequence[int], count: int, name: str) -> list[NewOp]:
     return made
 
 
-async def _plan(ground: Stage, ops: Sequence[NewOp]) -> None:
-    for begin in range(0, len(ops), 500):
-        batch = ops[begin : begin + 500]
+async def planned(ground: Stage, made: Sequence[NewOp]) -> None:
+    """Plan these, some hundred a transaction."""
+    for begin in range(0, len(made), 500):
+        batch = made[begin : begin + 500]
         await ground.db.transact(lambda c, batch=batch: plan(c, batch))  # type: ignore[misc]
 
 
-async def _sent(ground: Stage, ops: Sequence[NewOp]) -> None:
+async def _sent(ground: Stage, made: Sequence[NewOp]) -> None:
     before = len(ground.platform.log)
-    await _plan(ground, ops)
+    await planned(ground, made)
     await eventually(
-        lambda: len(ground.platform.log) >= before + len(ops),
+        lambda: len(ground.platform.log) >= before + len(made),
         timeout=300,
         what="all sent",
     )
 
 
-async def _reached(ground: Stage, sql: str, count: int) -> bool:
+async def reached(ground: Stage, sql: str, count: int) -> bool:
+    """Whether the statement counts so many."""
     return bool(await ground.value(sql) == count)
 
 

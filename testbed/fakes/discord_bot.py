@@ -6,6 +6,7 @@ Rules: https://discord.com/developers/docs/events/gateway (identify, resume, seq
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,11 @@ class Session:
         self.events.append(frame)
         if self.outgoing is not None:
             self.outgoing.put_nowait(frame)
+
+
+def token(bot: str) -> str:
+    """A token as Discord makes them: its first part is the bot's id."""
+    return base64.urlsafe_b64encode(bot.encode()).decode().rstrip("=") + ".Gtests.a-secret_of-tests"
 
 
 class FakeBot:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 import uvicorn
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -87,6 +88,8 @@ class FakeServer:
             scope[_ABORT] = partial(self._abort, tuple(scope["client"] or ()))
         try:
             await self._app(scope, receive, send)
+        except ClientDisconnect:  # a replica that was killed in the midst of its request
+            pass
         except asyncio.CancelledError:
             if self._server is None or not self._server.stop.is_set():
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,15 +11,10 @@ from adapters.discord import DiscordAdapter
 from stratus.channel import ChannelConfig, RawRequest
 from stratus.channel.driver import Fault
 from testbed.fakes.discord import FakeDiscord
-from testbed.fakes.discord_bot import Session
+from testbed.fakes.discord_bot import Session, token
 from tests.contract.served import ANSWERS, Served
 
 BOT = "4200000000000000042"
-
-
-def token(bot: str) -> str:
-    """A token as Discord makes them: its first part is the bot's id."""
-    return base64.urlsafe_b64encode(bot.encode()).decode().rstrip("=") + ".Gtests.a-secret_of-tests"
 
 
 class DiscordDriver(Served):

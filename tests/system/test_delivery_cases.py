@@ -11,8 +11,9 @@ import pytest_asyncio
 from testbed.invariants import violations
 from testbed.postgres import TestCluster
 from testbed.replicas import Replica, eventually
+from testbed.sides import FILE, FLOOD_SECONDS, SIDES, Sides, sides_on
 from testbed.stage import Stage, shared_stage
-from tests.system.delivery_cases import FILE, FLOOD_SECONDS, SIDES, Case, Sides, open_case, sides_on
+from tests.system.delivery_cases import Case, open_case
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,11 +13,12 @@ import pytest_asyncio
 from stratus.store import channel
 from stratus.store.vault import Vault
 from testbed.fakes.discord import FakeDiscord
+from testbed.fakes.discord_bot import token
 from testbed.fakes.server import FakeServer
 from testbed.postgres import TestCluster
 from testbed.replicas import SECRET_KEY, eventually
 from testbed.stage import Stage, shared_stage
-from tests.contract.discord_driver import BOT, token
+from tests.contract.discord_driver import BOT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

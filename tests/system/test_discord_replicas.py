@@ -13,12 +13,11 @@ import pytest_asyncio
 from stratus.store import channel
 from stratus.store.vault import Vault
 from testbed.fakes.discord import FakeDiscord
-from testbed.fakes.discord_bot import FakeBot
+from testbed.fakes.discord_bot import FakeBot, token
 from testbed.fakes.server import FakeServer
 from testbed.postgres import TestCluster
 from testbed.replicas import SECRET_KEY, Replica, ReplicaSet, eventually
 from testbed.stage import Stage, process_in, shared_stage
-from tests.contract.discord_driver import token
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
