@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import structlog
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 LOOP_STEPS = "stratus_loop_steps"
@@ -21,6 +21,21 @@ OUTBOX = "stratus_outbox"
 APPROVALS = "stratus_approvals"
 OLDEST_AGE = "stratus_oldest_age_seconds"
 DATABASE_UP = "stratus_database_up"
+CHANNEL_HEALTH = "stratus_channel_health"
+
+# Counted where they happen; a process is one replica, so each of its registries shows the same.
+SENDS = Counter(
+    "stratus_sends",
+    "Ends of attempts to send, as this replica saw them; a receipt that comes late counts once more, as sent",
+    ["platform", "outcome"],
+    registry=None,
+)
+ADOPTED = Counter(
+    "stratus_adopted_ops",
+    "Ops that an earlier owner of a channel left in the midst of a send, by what became of them at the takeover",
+    ["platform", "state"],
+    registry=None,
+)
 
 # These log whole URLs at INFO, and a bot's token is part of the Telegram Bot API's URLs (https://core.telegram.org/bots/api#making-requests).
 _TALKATIVE = ("httpx", "httpcore", "httpx2", "httpcore2", "telegram", "alembic", "uvicorn.access", "asyncio", "mcp")
@@ -59,11 +74,13 @@ class LoopMetrics:
 
 
 def process_registry() -> CollectorRegistry:
-    """A registry of its own for one replica, with the process's memory, CPU, descriptors and garbage collection in it."""
+    """A registry of its own for one replica, with the process's memory, CPU, descriptors, garbage collection and sends in it."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
+    registry.register(SENDS)
+    registry.register(ADOPTED)
     return registry
 
 

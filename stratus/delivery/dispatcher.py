@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import get_args
@@ -28,6 +28,7 @@ from stratus.store.database import Database
 from stratus.store.intent import Intent, begin, intend
 from stratus.store.rate import UNLIMITED, Rates, forget
 from stratus.store.settle import Outcome
+from stratus.telemetry import ADOPTED, SENDS
 
 log = structlog.get_logger(__name__)
 
@@ -132,6 +133,7 @@ class Dispatcher:
         states = await settle.adopt(self._db, self._tenure.lease, self._terms.send_grace, self._windows())
         for op_id, state in states.items():
             log.warning("send.adopted", channel=self._tenure.lease.channel_id, op=op_id, state=state)
+            ADOPTED.labels(self._adapter.platform, state).inc()
         return bool(states)
 
     async def _intend(self) -> Sequence[Intent]:
@@ -162,7 +164,7 @@ class Dispatcher:
                 task.add_done_callback(self._sends.discard)
         except Exception as error:
             log.warning("send.not_begun", channel=self._tenure.lease.channel_id, error=type(error).__name__)
-        self._receipts.add(outcomes.not_sent(intent, "not_begun") for intent in left.values())
+        self._tell(outcomes.not_sent(intent, "not_begun") for intent in left.values())
 
     async def _prepared(self, intents: Sequence[Intent], left: dict[UUID, Intent]) -> list[_Send]:
         """The sends to ask the guard for; what cannot or must not be sent gets its outcome and leaves `left`."""
@@ -174,7 +176,7 @@ class Dispatcher:
             prepared = self._prepare(intent, started, ages)
             if isinstance(prepared, Outcome):
                 del left[intent.token]
-                self._receipts.add([prepared])
+                self._tell([prepared])
             else:
                 sends.append(prepared)
         return sends
@@ -227,8 +229,13 @@ class Dispatcher:
                 self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:
-        self._receipts.add([outcome])
+        self._tell([outcome])
         self.loop.wake()
+
+    def _tell(self, ends: Iterable[Outcome]) -> None:
+        for outcome in ends:
+            SENDS.labels(self._adapter.platform, outcome.outcome).inc()
+            self._receipts.add([outcome])
 
     async def _call(self, send: _Send, op: Op, guard: OpGuard, expired: asyncio.Event) -> Outcome:
         await self._failpoints.hit("send.before_write")

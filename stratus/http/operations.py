@@ -15,7 +15,8 @@ from stratus import telemetry
 from stratus.domain.errors import DatabaseAway
 from stratus.http.auth import Admin
 from stratus.http.services import Here, Services
-from stratus.store import replica, view
+from stratus.store import channel, replica, view
+from stratus.store.channel import ChannelRow
 from stratus.store.view import Waiting
 
 _SAMPLE_SECONDS = 5.0
@@ -37,6 +38,7 @@ class Metrics:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._waiting: list[Waiting] = []
+        self._channels: list[ChannelRow] = []
         self._up = False
         self._due = services.clock.monotonic()
         self._registry = telemetry.process_registry()
@@ -44,14 +46,15 @@ class Metrics:
         self._registry.register(self)
 
     async def text(self) -> bytes:
-        """The exposition; without the backlog while the database is away."""
+        """The exposition; without the backlog and the channels while the database is away."""
         now = self._services.clock.monotonic()
         if now >= self._due:
             self._due = now + _SAMPLE_SECONDS
             try:
-                self._waiting, self._up = await view.backlog(self._services.db), True
+                self._waiting = await view.backlog(self._services.db)
+                self._channels, self._up = await channel.listing(self._services.db), True
             except DatabaseAway:
-                self._waiting, self._up = [], False
+                self._waiting, self._channels, self._up = [], [], False
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -62,6 +65,20 @@ class Metrics:
             yield _gauge(name, meaning, "state", totals)
         oldest = {f"{one.queue}.{one.state}": one.oldest for one in self._waiting}
         yield _gauge(telemetry.OLDEST_AGE, f"Age of the oldest entry, by queue and state; {_SCOPE}", "queue", oldest)
+        yield self._health()
+
+    def _health(self) -> Metric:
+        """One sample a channel. A channel that nobody runs says `unowned`: what its last owner told of it is not so any more."""
+        family = GaugeMetricFamily(
+            telemetry.CHANNEL_HEALTH,
+            f"1 for each enabled channel, with its state and cause; {_SCOPE}",
+            labels=["channel", "platform", "state", "cause"],
+        )
+        for row in self._channels:
+            if row.enabled:
+                told = ("unowned", "") if row.replica is None else (row.health.get("state"), row.health.get("cause"))
+                family.add_metric([row.name, row.platform, *(str(value or "") for value in told)], 1.0)
+        return family
 
 
 def _gauge(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Metric:

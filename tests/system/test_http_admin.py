@@ -186,7 +186,7 @@ async def test_metrics_count_the_backlog_at_most_once_in_a_while(web: Web, monke
             text = (await client.get("/metrics")).text
     assert counted == 1
     told = [line for line in text.splitlines() if "# HELP stratus_" in line and "whole database" in line]
-    assert len(told) == 5, "who sums these over the replicas counts everything several times"
+    assert len(told) == 6, "who sums these over the replicas counts everything several times"
 
 
 async def test_the_console_s_pages_come_with_a_strict_policy(web: Web) -> None:
