@@ -21,6 +21,7 @@ from stratus.channel.registry import adapter_class, platforms
 from stratus.channel.values import Limits
 from stratus.config import Settings
 from stratus.delivery.manager import ChannelManager
+from stratus.delivery.off_channels import OffChannels
 from stratus.delivery.terms import Doors, Terms
 from stratus.domain.errors import DatabaseAway
 from stratus.effects import Batcher, Chance, Clock, Failpoints, Ids, Loop
@@ -222,6 +223,7 @@ class Replica:
             record,
             Loop("watch", self._watch, min(0.25, settings.lease_ttl / 20)),
             Loop("sweeper", sweeper.step, settings.sweep),
+            Loop("off_channels", OffChannels(self._db, settings.send_grace).step, settings.sweep),
             waiting,
             family,
             Loop("heartbeat", self._heartbeat, _HEARTBEAT_SECONDS),

@@ -86,40 +86,76 @@ SELECT o.id, o.sent_message_id AS kept, r.detail ->> 'message_id' AS other
  WHERE o.state = 'sent' AND o.sent_message_id <> r.detail ->> 'message_id'
 """
 
-# An attempt that never began left no byte: a former owner's goes back at once, a forgotten one of ours after the grace. One that began is unknown
-# once it cannot be under way any more, or goes again where the platform still takes its key for the same.
-_ADOPT = """
-WITH open AS (
-    SELECT o.id, a.token, CASE
-             WHEN a.started_at IS NULL THEN 'not_sent'
-             WHEN o.attempts < $7 AND a.started_at + make_interval(secs => w.seconds) > clock_timestamp() THEN 'retryable'
-             ELSE 'unknown' END AS outcome
-      FROM channel c
-      JOIN channel_outbox o ON o.channel_id = c.id AND o.state = 'sending'
-      JOIN outbox_attempt a ON a.token = o.attempt_token
-      LEFT JOIN unnest($5::text[], $6::float8[]) AS w(kind, seconds) ON w.kind = o.kind
-     WHERE c.id = $1 AND c.runtime_token = $2 AND c.runtime_holder = $3 AND c.lease_until > clock_timestamp()
-       AND ((a.started_at IS NULL AND (a.holder <> $3 OR a.created_at + make_interval(secs => $4) < clock_timestamp()))
-            OR o.attempt_deadline + make_interval(secs => $4) < clock_timestamp())
-     ORDER BY o.id
-       FOR UPDATE OF o
+# Ends the attempts of `open`, each with its outcome and detail; an op that is not unknown waits again.
+_END_OPEN = """
 ), moved AS (
     UPDATE channel_outbox o
        SET state = CASE WHEN p.outcome = 'unknown' THEN 'unknown' ELSE 'pending' END,
            attempts = o.attempts - (p.outcome = 'not_sent')::int,
            attempt_token = CASE WHEN p.outcome = 'unknown' THEN o.attempt_token END,
            attempt_deadline = CASE WHEN p.outcome = 'unknown' THEN o.attempt_deadline END,
-           error = CASE WHEN p.outcome = 'not_sent' THEN o.error ELSE jsonb_build_object('code', 'owner_lost') END
+           error = CASE WHEN p.outcome = 'not_sent' THEN o.error ELSE jsonb_build_object('code', p.detail -> 'code') END
       FROM open p WHERE o.id = p.id
     RETURNING o.id, o.state
 ), logged AS (
-    UPDATE outbox_attempt a
-       SET outcome = p.outcome, ended_at = clock_timestamp(),
-           detail = CASE WHEN p.outcome = 'retryable' THEN jsonb_build_object('code', 'owner_lost', $8::text, true)
-                         ELSE jsonb_build_object('code', 'owner_lost') END
-      FROM open p WHERE a.token = p.token
+    UPDATE outbox_attempt a SET outcome = p.outcome, ended_at = clock_timestamp(), detail = p.detail FROM open p WHERE a.token = p.token
 )
 SELECT id, state FROM moved
+"""
+
+# An attempt that never began left no byte: a former owner's goes back at once, a forgotten one of ours after the grace. One that began is unknown
+# once it cannot be under way any more, or goes again where the platform still takes its key for the same.
+_ADOPT = (
+    """
+WITH open AS (
+    SELECT o.id, a.token, t.outcome,
+           jsonb_build_object('code', 'owner_lost') || CASE WHEN t.outcome = 'retryable' THEN jsonb_build_object($8::text, true) ELSE '{}' END
+             AS detail
+      FROM channel c
+      JOIN channel_outbox o ON o.channel_id = c.id AND o.state = 'sending'
+      JOIN outbox_attempt a ON a.token = o.attempt_token
+      LEFT JOIN unnest($5::text[], $6::float8[]) AS w(kind, seconds) ON w.kind = o.kind
+     CROSS JOIN LATERAL (
+           SELECT CASE
+             WHEN a.started_at IS NULL THEN 'not_sent'
+             WHEN o.attempts < $7 AND a.started_at + make_interval(secs => w.seconds) > clock_timestamp() THEN 'retryable'
+             ELSE 'unknown' END AS outcome) t
+     WHERE c.id = $1 AND c.runtime_token = $2 AND c.runtime_holder = $3 AND c.lease_until > clock_timestamp()
+       AND ((a.started_at IS NULL AND (a.holder <> $3 OR a.created_at + make_interval(secs => $4) < clock_timestamp()))
+            OR o.attempt_deadline + make_interval(secs => $4) < clock_timestamp())
+     ORDER BY o.id
+       FOR UPDATE OF o"""  # noqa: S608 - both halves are constants of this module
+    + _END_OPEN
+)
+
+# The same where no owner will come: the channel is off, and nobody holds its lease.
+_ABANDON = (
+    """
+WITH open AS (
+    SELECT o.id, a.token, CASE WHEN a.started_at IS NULL THEN 'not_sent' ELSE 'unknown' END AS outcome,
+           jsonb_build_object('code', 'channel_off') AS detail
+      FROM channel c
+      JOIN channel_outbox o ON o.channel_id = c.id AND o.state = 'sending'
+      JOIN outbox_attempt a ON a.token = o.attempt_token
+     WHERE (NOT c.enabled OR c.deleted_at IS NOT NULL) AND coalesce(c.lease_until, '-infinity') < clock_timestamp()
+       AND coalesce(o.attempt_deadline, a.created_at) + make_interval(secs => $1) < clock_timestamp()
+     ORDER BY o.id LIMIT $2
+       FOR UPDATE OF o SKIP LOCKED"""  # noqa: S608 - as above
+    + _END_OPEN
+)
+
+# What was under way, or was planned, when the channel was deleted.
+_CANCEL_DELETED = """
+WITH open AS (
+    SELECT o.id FROM channel c JOIN channel_outbox o ON o.channel_id = c.id AND o.state = 'pending'
+     WHERE c.deleted_at IS NOT NULL AND coalesce(c.lease_until, '-infinity') < clock_timestamp()
+     ORDER BY o.id LIMIT $1
+       FOR UPDATE OF o SKIP LOCKED
+)
+UPDATE channel_outbox o
+   SET state = 'canceled', settled_at = clock_timestamp(), error = jsonb_build_object('code', 'channel_deleted')
+  FROM open p WHERE o.id = p.id
+RETURNING o.id, o.state
 """
 
 
@@ -204,6 +240,21 @@ async def adopt(
             SAME_KEY,
         )
         return {row["id"]: row["state"] for row in rows}
+
+    return await db.transact(work, idempotent=True)
+
+
+async def abandon(db: Database, grace: float, limit: int) -> dict[int, str]:
+    """Settle what was left on channels that are disabled or deleted and that nobody owns: at most `limit` ops of each kind.
+
+    An attempt that began is `unknown` from `grace` seconds past its deadline on; the ops of a deleted channel that never left are canceled,
+    those of a disabled one wait for it. Returns the new states.
+    """
+
+    async def work(connection: Connection) -> dict[int, str]:
+        ended = await connection.fetch(_ABANDON, grace, limit)
+        canceled = await connection.fetch(_CANCEL_DELETED, limit)
+        return {row["id"]: row["state"] for row in [*ended, *canceled]}
 
     return await db.transact(work, idempotent=True)
 

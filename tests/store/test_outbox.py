@@ -11,6 +11,7 @@ import pytest
 
 from stratus.domain.errors import LeaseLost
 from stratus.domain.outbox import MAX_SEND_ATTEMPTS
+from stratus.store import channel
 from stratus.store import intent as intents_of
 from stratus.store.attempt import SAME_KEY, same_key_ages
 from stratus.store.database import Database
@@ -18,7 +19,7 @@ from stratus.store.inbox import ChannelLease
 from stratus.store.intent import Intent
 from stratus.store.plan import NewOp, plan
 from stratus.store.rate import UNLIMITED
-from stratus.store.settle import Outcome, adopt, complete
+from stratus.store.settle import Outcome, abandon, adopt, complete
 from stratus.store.verdict import Verdict, settle
 from tests.store.world import make_channel, own, rows
 
@@ -95,8 +96,8 @@ class Side:
 
 @pytest.fixture
 async def side(db: Database) -> Side:
-    channel = await make_channel(db)
-    return Side(db, channel, await own(db, channel))
+    made = await make_channel(db)
+    return Side(db, made, await own(db, made))
 
 
 def texts(intents: list[Intent]) -> list[str]:
@@ -226,6 +227,40 @@ async def test_a_begun_attempt_holds_its_lane_and_is_then_unknown(side: Side) ->
     await side.age(3)
     assert await heir.adopt() == ["unknown"]
     assert texts(await heir.intend()) == ["1"]
+
+
+async def test_a_channel_that_is_off_leaves_no_op_under_way(side: Side) -> None:
+    """Where no owner will come, what began is unknown after its deadline; what did not waits for the channel, and ends with it."""
+    await side.put("a", "b", "b")
+    first, second = await side.intend()
+    await side.begin(first)
+    await side.age(BUDGET + GRACE + 1)
+    await side.db.transact(lambda c: c.execute(AGE_INTENTS, BUDGET + GRACE + 1))
+    await side.db.transact(lambda c: c.execute(FENCES["disabled"], side.channel))
+    assert await abandon(side.db, GRACE, 100) == {}, "its owner may be sending yet"
+    await channel.set_enabled(side.db, side.channel, True)
+    await side.db.transact(lambda c: c.execute(FENCES["expired"], side.channel))
+    assert await abandon(side.db, GRACE, 100) == {}, "a channel that is on will have an owner, who may repeat by key"
+    await side.db.transact(lambda c: c.execute(FENCES["disabled"], side.channel))
+    assert await abandon(side.db, GRACE, 1) == {first.op_id: "unknown"}
+    assert await abandon(side.db, GRACE, 100) == {second.op_id: "pending"}
+    assert await side.states() == ["unknown", "pending", "pending"] and await abandon(side.db, GRACE, 100) == {}
+    assert await side.end(first, "sent") == "sent", "a late receipt is evidence still"
+    await side.db.transact(lambda c: c.execute(FENCES["deleted"], side.channel))
+    assert set((await abandon(side.db, GRACE, 100)).values()) == {"canceled"}
+    assert await side.states() == ["sent", "canceled", "canceled"]
+
+
+async def test_a_send_that_may_be_under_way_is_not_abandoned(side: Side) -> None:
+    await side.put("a")
+    intent = await side.begun()
+    await side.db.transact(lambda c: c.execute(FENCES["disabled"], side.channel))
+    await side.db.transact(lambda c: c.execute(FENCES["expired"], side.channel))
+    assert await abandon(side.db, GRACE, 100) == {}
+    await side.age(BUDGET + GRACE - 2)
+    assert await abandon(side.db, GRACE, 100) == {}
+    await side.age(3)
+    assert await abandon(side.db, GRACE, 100) == {intent.op_id: "unknown"}
 
 
 async def test_a_begun_attempt_goes_again_where_the_platform_still_takes_its_key(side: Side) -> None:
