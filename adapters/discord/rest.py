@@ -21,6 +21,7 @@ _CLOSE_SECONDS = 0.5
 _TEXT_MAX = 200
 _BUCKETS_MAX = 500
 _FALLBACK_RETRY_SECONDS = 1.0
+_PROXY_RETRY_SECONDS = 30.0  # it bans those who keep asking, and does not always say for how long
 
 
 class Refused(Exception):
@@ -148,8 +149,10 @@ class Rest(HTTPClient):
         retry_after, everywhere = None, False
         if status == 429:
             retry_after = _seconds(told.get("retry_after")) or _seconds(headers.get("Retry-After"))
-            retry_after = _FALLBACK_RETRY_SECONDS if retry_after is None else retry_after
-            everywhere = told.get("global") is True or headers.get("X-RateLimit-Scope") == "global"
+            if retry_after is None:
+                retry_after = _FALLBACK_RETRY_SECONDS if told else _PROXY_RETRY_SECONDS
+            # Without Discord's own words it is the proxy before it, which refuses the address from which all calls come.
+            everywhere = not told or told.get("global") is True or headers.get("X-RateLimit-Scope") == "global"
             if everywhere:
                 self._all_free_at = self.loop.time() + retry_after
         return Refused(

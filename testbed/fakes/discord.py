@@ -242,6 +242,7 @@ def _faulty(fault: Fault) -> Response:
         "hang": Silence,
         "reset": Reset,
         "502html": lambda: Response("<html><h1>502 Bad Gateway</h1></html>", 502, media_type="text/html"),
+        "429html": lambda: Response("error code: 1015", 429, media_type="text/html"),
         "blocked": lambda: _error(403, 50007, "Cannot send messages to this user", {}),
     }
     if final in named:

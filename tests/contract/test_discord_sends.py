@@ -152,10 +152,29 @@ async def test_an_edit_of_a_message_that_is_gone_is_permanent(adapter: DiscordAd
 
 async def test_a_global_limit_holds_back_every_call(adapter: DiscordAdapter, driver: DiscordDriver) -> None:
     driver.discord.controls.fault({}, 429, retry_after=5.5, detail={"global": True})
-    assert (await failure(adapter, op())).retry_after == 5.5
+    refused = await failure(adapter, op())
+    assert (refused.retry_after, refused.scope) == (5.5, "bot")
     error = await failure(adapter, op(chat="7001"))
     assert error.kind is RETRYABLE and error.retry_after == pytest.approx(5.5, abs=1)
     assert len(driver.calls("createMessage")) == 1
+
+
+async def test_a_limit_of_the_proxy_before_discord_holds_back_the_bot(
+    adapter: DiscordAdapter, driver: DiscordDriver
+) -> None:
+    driver.discord.controls.fault({}, "429html")
+    error = await failure(adapter, op())
+    assert (error.kind, error.code, error.scope) == (RETRYABLE, "rate_limited", "bot")
+    assert error.retry_after == 30.0
+    assert (await failure(adapter, op(chat="7001"))).kind is RETRYABLE
+    assert len(driver.calls("createMessage")) == 1
+
+
+async def test_a_limit_of_one_route_holds_back_its_chat_alone(adapter: DiscordAdapter, driver: DiscordDriver) -> None:
+    driver.discord.controls.fault({}, 429, retry_after=5.5)
+    error = await failure(adapter, op())
+    assert (error.retry_after, error.scope) == (5.5, "chat")
+    await adapter.send(op(chat="7001", key="n2"), CountedGuard())
 
 
 async def test_an_empty_bucket_is_told_and_not_run_into(adapter: DiscordAdapter, driver: DiscordDriver) -> None:
