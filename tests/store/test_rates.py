@@ -135,6 +135,16 @@ async def test_groups_have_a_rate_of_their_own_and_threads_share_it(side: Side) 
     assert await drained(side) == [other]
 
 
+async def test_an_answer_goes_before_a_reaction_in_another_thread_of_its_chat(side: Side) -> None:
+    side.rates = Rates(chat=1.0, burst=2, by_chat=True)
+    one, other = lane_of("7", "1"), lane_of("7", "2")
+    await put_kind(side, "reaction", one)
+    await side.put(other)
+    assert await drained(side) == [other], "one more may go, but not for what nobody waits for"
+    await later(side, 2.0)
+    assert await drained(side) == [one]
+
+
 # -- what the platform demands --
 
 
