@@ -37,9 +37,9 @@ async def run(quick: bool) -> dict[str, float]:
         step = await step_cost(server, count // 10)
         trip = await round_trip(server, count // 10)
         recovered = await recoveries(server, 3 if quick else 20)
-        sends = await send_figures(server, quick)
-        sends |= await draft_figures(server, quick)
-        sends |= await fault_figures(server, quick)
+        delivery = await send_figures(server, quick)
+        delivery |= await draft_figures(server, quick)
+        delivery |= await fault_figures(server, quick)
         rest = await idle(server, seconds)
     figures["messages per second, 1 replica"] = one.rate
     figures["messages per second, 3 replicas with a role each"] = three.rate
@@ -67,7 +67,7 @@ async def run(quick: bool) -> dict[str, float]:
     figures["idle replica, transactions per second"] = rest.transactions
     figures["idle replica, share of a core"] = rest.core
     figures["idle replica, resident MB"] = rest.megabytes
-    return figures | sends
+    return figures | delivery
 
 
 def main() -> None:

@@ -8,14 +8,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from bench.ground import stage
-from bench.sends import OPEN, ops, planned, reached
+from bench.sends import OPEN, UNKNOWN, ops, planned, reached
 from stratus.embedded import EmbeddedPostgres
 from testbed.eventually import eventually
 from testbed.replicas import Replica
 from testbed.stage import Stage, process_in
 
 _SAME_KEY_SECONDS = 120
-_UNKNOWN = "SELECT count(*) FROM channel_outbox WHERE state = 'unknown'"
 
 # With the number of sends, of which a share may be answered wrongly.
 Fault = Callable[[Stage, Replica, int], Awaitable[None]]
@@ -50,7 +49,7 @@ async def left_by(server: EmbeddedPostgres, fault: Fault, count: int, same_key: 
         await eventually(lambda: len(ground.platform.log) > count // 10, timeout=60, what="a tenth sent")
         await fault(ground, owner, count)
         await eventually(lambda: reached(ground, OPEN, 0), timeout=120, what="every op ended")
-        unknown = int(await ground.value(_UNKNOWN))
+        unknown = int(await ground.value(UNKNOWN))
         return Left(unknown * 1_000 / count, _twice(ground) * 1_000 / count)
 
 

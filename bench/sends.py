@@ -19,7 +19,7 @@ from testbed.stage import Stage, process_in
 LANES = 100
 _AT_ONCE = 32
 OPEN = "SELECT count(*) FROM channel_outbox WHERE state IN ('pending', 'sending')"
-_UNKNOWN = "SELECT count(*) FROM channel_outbox WHERE state = 'unknown'"
+UNKNOWN = "SELECT count(*) FROM channel_outbox WHERE state = 'unknown'"
 _OWNED = "SELECT count(*) FROM channel WHERE lease_until > clock_timestamp()"
 
 
@@ -70,7 +70,7 @@ async def takeovers(server: EmbeddedPostgres, kills: int, count: int) -> Takeove
     """Kill the owner in the midst of `count` sends, `kills` times; leases of the testbed (3 s), two replicas."""
     async with stage(server) as ground, ground.replicas(2) as replicas:
         taken = [await _takeover(ground, replicas, f"kill{n}", count) for n in range(kills)]
-        return Takeovers(sorted(taken), int(await ground.value(_UNKNOWN)))
+        return Takeovers(sorted(taken), int(await ground.value(UNKNOWN)))
 
 
 async def _takeover(ground: Stage, replicas: ReplicaSet, name: str, count: int) -> float:

@@ -7,14 +7,11 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
-from stratus.store import channel
-from stratus.store.vault import Vault
 from testbed.fakes.controls import Controls, Gate
 from testbed.fakes.discord import FakeDiscord
 from testbed.fakes.discord_bot import token
 from testbed.fakes.server import FakeServer
 from testbed.fakes.telegram import FakeTelegram
-from testbed.replicas import SECRET_KEY
 from testbed.stage import Stage
 
 # What a platform can do to a call: refuse it for a while (429), refuse it for good, or take it and then not say so.
@@ -253,13 +250,9 @@ async def sides_on(stage: Stage) -> AsyncIterator[Sides]:
 
 async def add_side(stage: Stage, side: Side, **options: Any) -> int:
     """Add the side's channel for the agent `demo`; returns its row's id."""
-    public_id = uuid4()
-    sealed = Vault([SECRET_KEY]).seal(public_id, side.credentials)
     config = {**side.options, "access": {"mode": "open"}, **options}
-    row = await channel.create(
-        stage.db, public_id, side.platform, f"{side.name}-{public_id.hex[:8]}", "demo", config, sealed
-    )
-    stage.channel_id, stage.channel_uuid = row.id, str(public_id)
+    row = await stage.install(side.platform, f"{side.name}-{uuid4().hex[:8]}", config, side.credentials)
+    stage.channel_id, stage.channel_uuid = row.id, str(row.public_id)
     return row.id
 
 

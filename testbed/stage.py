@@ -14,6 +14,7 @@ import httpx
 
 from stratus.domain.agent import AgentDefinition
 from stratus.store import agent, channel, principal
+from stratus.store.channel import ChannelRow
 from stratus.store.database import Database
 from stratus.store.vault import Vault
 from testbed.fakes.model import FakeModel
@@ -64,14 +65,24 @@ class Stage:
         mode: str = "open",
     ) -> int:
         """A channel of the test platform; it shows drafts only with the option `drafts`."""
-        public_id = uuid4()
-        credentials = {"secret": "webhook-secret"}
-        sealed = Vault([SECRET_KEY]).seal(public_id, credentials)
         config = {"base_url": self.platform_url, "bot": "bot", "wait": 2, "access": {"mode": mode}, "drafts": "off"}
         config |= options or {}
-        row = await channel.create(self.db, public_id, "testchan", name, agent_id, config, sealed)
+        row = await self.install("testchan", name, config, {"secret": "webhook-secret"}, agent_id)
         self.channel_id, self.channel_uuid = row.id, str(row.public_id)
         return row.id
+
+    async def install(
+        self,
+        platform: str,
+        name: str,
+        config: Mapping[str, Any],
+        credentials: Mapping[str, str],
+        agent_id: str = "demo",
+    ) -> ChannelRow:
+        """A channel of any platform, its credentials sealed for the replicas; the stage's own channel stays what it is."""
+        public_id = uuid4()
+        sealed = Vault([SECRET_KEY]).seal(public_id, credentials)
+        return await channel.create(self.db, public_id, platform, name, agent_id, config, sealed)
 
     @contextlib.asynccontextmanager
     async def replicas(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import httpx
 import pytest
@@ -60,10 +60,8 @@ class World:
     async def _made(
         self, platform: str, config: dict[str, Any], credentials: dict[str, str], account: str, agent: str
     ) -> Chan:
-        public_id = uuid4()
-        sealed = Vault([SECRET_KEY]).seal(public_id, credentials)
-        row = await channel.create(self.stage.db, public_id, platform, f"{platform}-{account}", agent, config, sealed)
-        made = Chan(self.stage, row.id, public_id, config)
+        row = await self.stage.install(platform, f"{platform}-{account}", config, credentials, agent)
+        made = Chan(self.stage, row.id, row.public_id, config)
         await made.runs_as(account)
         return made
 

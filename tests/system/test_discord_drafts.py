@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
-from stratus.store import channel
-from stratus.store.vault import Vault
 from testbed.fakes.discord import FakeDiscord
 from testbed.fakes.discord_bot import token
 from testbed.fakes.server import FakeServer
 from testbed.postgres import TestCluster
-from testbed.replicas import SECRET_KEY, eventually
+from testbed.replicas import eventually
 from testbed.stage import Stage, shared_stage
 from tests.contract.discord_driver import BOT
 
@@ -56,10 +53,8 @@ async def guild(cluster: TestCluster, request: pytest.FixtureRequest) -> AsyncIt
     discord = FakeDiscord()
     async with shared_stage(cluster) as stage, FakeServer(discord.app) as server:
         await stage.add_agent(model="fake")
-        public_id = uuid4()
         config = {"api_base": f"{server.url}/api/v10", "access": {"mode": "open"}}
-        sealed = Vault([SECRET_KEY]).seal(public_id, {"token": token(BOT)})
-        row = await channel.create(stage.db, public_id, "discord", "bot", "demo", config, sealed)
+        row = await stage.install("discord", "bot", config, {"token": token(BOT)})
         stage.channel_id = row.id
         async with stage.replicas(1) as replicas:
             await stage.owned_by(replicas[0])

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
 from stratus.store import channel
-from stratus.store.vault import Vault
 from testbed.fakes.discord import FakeDiscord
 from testbed.fakes.discord_bot import FakeBot, token
 from testbed.fakes.server import FakeServer
 from testbed.postgres import TestCluster
-from testbed.replicas import SECRET_KEY, Replica, ReplicaSet, eventually
+from testbed.replicas import Replica, ReplicaSet, eventually
 from testbed.stage import Stage, process_in, shared_stage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -86,10 +84,8 @@ class World:
         """Add a channel and wait until it is connected."""
         bot = self.discord.bot(str(4_200_000_000_000_000_000 + number))
         bot.beat_seconds = 2.0  # on a busy machine, an answer within 0.3 s is much to ask
-        public_id = uuid4()
         config = {"api_base": f"{self.url}/api/v10", "access": {"mode": "open"}, **options}
-        sealed = Vault([SECRET_KEY]).seal(public_id, {"token": token(bot.id)})
-        row = await channel.create(self.stage.db, public_id, "discord", f"bot-{number}", "demo", config, sealed)
+        row = await self.stage.install("discord", f"bot-{number}", config, {"token": token(bot.id)})
         found = Chan(self.stage, self.discord, bot, row.id, str(7000 + number))
         if healthy:
             await found.health("connected")

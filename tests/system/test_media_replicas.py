@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from uuid import uuid4
 
 import pytest
 
-from stratus.store import blob, channel
-from stratus.store.vault import Vault
+from stratus.store import blob
 from testbed.eventually import eventually
 from testbed.fakes.server import FakeServer
 from testbed.fakes.telegram import FakeTelegram
 from testbed.fakes.telegram_checks import File
 from testbed.invariants import violations
-from testbed.replicas import SECRET_KEY
 from testbed.stage import OWNER_OFF, WORKER_OFF, Stage
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 1200
@@ -24,10 +21,8 @@ STATES = "SELECT state, outcome ->> 'reason' AS reason FROM channel_inbox ORDER 
 
 
 async def add_bot(stage: Stage, url: str) -> None:
-    public_id = uuid4()
-    sealed = Vault([SECRET_KEY]).seal(public_id, {"token": "7001:a-token", "secret": "of-the-tests"})
     options = {"api_base": url, "poll_seconds": 1, "access": {"mode": "open"}, "drafts": "off"}
-    row = await channel.create(stage.db, public_id, "telegram", "bot", "demo", options, sealed)
+    row = await stage.install("telegram", "bot", options, {"token": "7001:a-token", "secret": "of-the-tests"})
     stage.channel_id = row.id
 
 

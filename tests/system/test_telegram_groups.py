@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
-from stratus.store import channel
-from stratus.store.vault import Vault
 from testbed.eventually import eventually
 from testbed.fakes.server import FakeServer
 from testbed.fakes.telegram import FakeTelegram
 from testbed.invariants import violations
-from testbed.replicas import SECRET_KEY
 from testbed.stage import Stage
 
 SUPERGROUP = {"id": -100500, "type": "supergroup"}
@@ -30,10 +26,8 @@ async def test_of_two_bots_that_see_a_message_the_one_that_is_meant_answers(stag
     async with FakeServer(telegram.app) as server:
         await stage.add_agent()
         for number in (1, 2):
-            public_id = uuid4()
             config = {"api_base": server.url, "poll_seconds": 1, "access": {"mode": "open"}, "drafts": "off"}
-            sealed = Vault([SECRET_KEY]).seal(public_id, {"token": f"{number}:a-token", "secret": "s"})
-            await channel.create(stage.db, public_id, "telegram", f"bot-{number}", "demo", config, sealed)
+            await stage.install("telegram", f"bot-{number}", config, {"token": f"{number}:a-token", "secret": "s"})
         one, two = telegram.bot(1), telegram.bot(2)
 
         async def sent(count: int) -> None:

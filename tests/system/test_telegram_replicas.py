@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import pytest
@@ -113,7 +112,6 @@ class World:
         self, number: int, *, telegram: FakeTelegram | None = None, url: str | None = None, **options: Any
     ) -> Chan:
         """Add a channel and wait until it is connected."""
-        public_id = uuid4()
         config = {
             "api_base": url or self.url,
             "poll_seconds": 1,
@@ -121,10 +119,9 @@ class World:
             "drafts": "off",
             **options,
         }
-        sealed = _sealed(public_id, f"{number}:a-token")
-        row = await channel.create(self.stage.db, public_id, "telegram", f"bot-{number}", "demo", config, sealed)
+        row = await self.stage.install("telegram", f"bot-{number}", config, _credentials(f"{number}:a-token"))
         made = telegram or self.telegram
-        found = Chan(self.stage, made, made.bot(number), row.id, str(public_id), config)
+        found = Chan(self.stage, made, made.bot(number), row.id, str(row.public_id), config)
         await found.health("connected")
         return found
 
@@ -324,7 +321,9 @@ async def test_a_revoked_token_stops_its_channel_alone_until_it_is_mended(world:
     async with httpx.AsyncClient(trust_env=False) as client:
         assert (await client.get(f"{world.replica.url}/readyz")).status_code == 200
     row = await channel.get(world.stage.db, chan.public_id)
-    await channel.configure(world.stage.db, chan.id, credentials=_sealed(row.public_id, "113:another-token"))
+    await channel.configure(
+        world.stage.db, chan.id, credentials=Vault([SECRET_KEY]).seal(row.public_id, _credentials("113:another-token"))
+    )
     await chan.say("hello again")
     await chan.answered(1)
     await chan.health("connected")
@@ -370,8 +369,8 @@ async def test_groups_are_answered_where_the_bot_is_meant_and_bots_never(world: 
     assert chan.log() == []
 
 
-def _sealed(public_id: Any, token: str) -> bytes:
-    return Vault([SECRET_KEY]).seal(public_id, {"token": token, "secret": SECRET})
+def _credentials(token: str) -> dict[str, str]:
+    return {"token": token, "secret": SECRET}
 
 
 def _polls(world: World) -> int:

@@ -11,13 +11,11 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from stratus.store import channel
-from stratus.store.vault import Vault
-from testbed.replicas import ROOT, SECRET_KEY, eventually
+from testbed.replicas import ROOT, eventually
 from testbed.stage import Stage, process_in
 
 EXAMPLE = ROOT / "examples" / "stratus-adapter-pigeon"
@@ -63,10 +61,8 @@ async def test_the_replica_that_has_it_runs_its_channels_and_the_other_never_tri
     await stage.add_agent()
     async with server.Pigeon() as pigeon, stage.replicas(2, roles=[{}, _with(package)]) as (without, having):
         await having.kill()
-        public_id = uuid4()
-        sealed = Vault([SECRET_KEY]).seal(public_id, {"token": server.TOKEN})
         options = {"host": "127.0.0.1", "port": pigeon.port, "wait": 1, "access": {"mode": "open"}}
-        row = await channel.create(stage.db, public_id, "pigeon", "loft", "demo", options, sealed)
+        row = await stage.install("pigeon", "loft", options, {"token": server.TOKEN})
         await stage.add_channel()
 
         await _health_is(stage, row.id, "failed", "no_adapter")
