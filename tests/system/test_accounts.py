@@ -228,6 +228,8 @@ async def test_what_is_pushed_before_the_new_account_is_known_is_asked_for_again
 
     async with httpx.AsyncClient(trust_env=False) as client:
         assert await push(client, "s", "1") == 200
+        # What the old account has not answered by the swap is refused for the new one.
+        await eventually(lambda: len(stage.sent("p1")) == 1, 20, "the old account's answer")
         stage.platform.controls.fault({"call": "account", "bot": "push-new"}, 503, times=None)
         await channel.configure(
             stage.db,
